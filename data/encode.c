@@ -1,0 +1,149 @@
+/* encode.c - sizes first, pixels last: what does not fit costs no decoding, and images
+ * are made smaller by asking for fewer pixels, never by cutting. */
+#include "data/encode.h"
+
+struct draft {                          /* a sample; its images known by size only */
+    const struct sample *sample;
+    struct bytes *file;                 /* [nimage] */
+    int *width, *height;                /* [nimage] as decoded */
+    int *tokens;                        /* [nimage] after resizing to `shape` */
+    struct image_shape shape;
+    int text;                           /* tokens that no image stands for */
+    int64_t image_tokens, patches;      /* of all images */
+    int64_t largest;                    /* pixels of the largest resized image */
+};
+
+static bool draft_open(const struct loader_options *o, const struct sample *s,
+                       struct arena *scratch, struct draft *d)
+{
+    *d = (struct draft){
+        .sample = s,
+        .file = NEW(scratch, struct bytes, s->nimage),
+        .width = NEW(scratch, int, s->nimage),
+        .height = NEW(scratch, int, s->nimage),
+        .tokens = NEW(scratch, int, s->nimage),
+        .shape = o->image,
+    };
+    for (int k = 0; k < s->nimage; k++)
+        if (!image_source_read(scratch, &s->image[k], &d->file[k]) ||
+            !image_size(d->file[k], o->exif, &o->limits, &d->width[k], &d->height[k]))
+            return fail_in("image %s", s->image[k].name);
+    return true;
+}
+
+/* What the images come to under d->shape. */
+static bool draft_measure(struct draft *d)
+{
+    int64_t patch = d->shape.patch, merge = d->shape.merge;
+    d->image_tokens = d->patches = d->largest = 0;
+    for (int k = 0; k < d->sample->nimage; k++) {
+        int width, height;
+        if (!image_target(&d->shape, d->width[k], d->height[k], &width, &height))
+            return fail_in("image %s", d->sample->image[k].name);
+        int64_t pixels = (int64_t)width * height, patches = pixels / (patch * patch);
+        d->tokens[k] = (int)(patches / (merge * merge));
+        d->image_tokens += d->tokens[k];
+        d->patches += patches;
+        d->largest = MAX(d->largest, pixels);
+    }
+    return true;
+}
+
+static bool draft_fits(const struct draft *d, const struct row_shape *row)
+{
+    return d->text + d->image_tokens <= row->tokens && d->patches <= row->patches &&
+           d->sample->nimage <= row->images;
+}
+
+/* Lower the limit of pixels an image, so the largest images give first, in small steps
+ * until the sample fits. */
+static bool draft_shrink(struct draft *d, const struct row_shape *row)
+{
+    if (d->sample->nimage > row->images)
+        return false;
+    while (!draft_fits(d, row)) {
+        int64_t pixels = MIN(d->shape.max_pixels, d->largest) / 16 * 15;
+        if (!d->sample->nimage || pixels < d->shape.min_pixels)
+            return false;
+        d->shape.max_pixels = pixels;
+        if (!draft_measure(d))
+            return false;
+    }
+    return true;
+}
+
+static bool too_long(const struct draft *d, const struct row_shape *row)
+{
+    return fail("too long: %lld tokens (%d text, %lld image), %lld patches, %d images; "
+                "a row holds %d tokens, %d patches, %d images",
+                (long long)(d->text + d->image_tokens), d->text,
+                (long long)d->image_tokens, (long long)d->patches, d->sample->nimage,
+                row->tokens, row->patches, row->images);
+}
+
+static bool draft_load(const struct draft *d, const struct loader_options *o,
+                       struct arena *item, struct encoded *out)
+{
+    int merge = d->shape.merge;
+    out->nimage = d->sample->nimage;
+    out->patches = (int)d->patches;
+    out->image = NEW(item, struct patches, out->nimage);
+    for (int k = 0; k < out->nimage; k++) {
+        struct patches *p = &out->image[k];
+        if (!image_load(item, d->file[k], o->exif, &o->limits, &d->shape, p))
+            return fail_in("image %s", d->sample->image[k].name);
+        REQUIRE(p->grid_h / merge * (p->grid_w / merge) == d->tokens[k]);
+    }
+    return true;
+}
+
+enum cause sample_encode(const struct loader_options *o, const struct sample *s,
+                         struct arena *scratch, struct arena *item,
+                         struct encoded *out)
+{
+    struct draft d;
+    struct dialogue chat;
+    *out = (struct encoded){
+        .name = arena_copy(item, s->name, strlen(s->name)),
+        .id = s->id, .position = -1, .part = -1, .mock = s->mock,
+    };
+    if (!draft_open(o, s, scratch, &d) || !draft_measure(&d) ||
+        !chat_encode(o->chat, item, s, d.tokens, false, &chat))
+        return CAUSE_BAD;
+    if (chat.input.count <= 0) {
+        fail("no token in it");
+        return CAUSE_BAD;
+    }
+    d.text = (int)(MIN(chat.input.count, INT32_MAX) - d.image_tokens);
+    if (!draft_fits(&d, &o->shape)) {
+        out->shrunk = o->too_long == LONG_SHRINK && draft_shrink(&d, &o->shape);
+        if (!out->shrunk) {
+            too_long(&d, &o->shape);
+            return CAUSE_TOO_LONG;
+        }
+        if (!chat_encode(o->chat, item, s, d.tokens, false, &chat))
+            return CAUSE_BAD;
+    }
+    out->tokens = (int)chat.input.count;
+    out->input = chat.input.at;
+    out->scored = chat.scored;
+    if (!draft_load(&d, o, item, out) ||
+        !sample_positions(&o->shape, out, NEW(scratch, int32_t, 3 * out->tokens)))
+        return CAUSE_BAD;
+    if (sample_targets(&o->shape, out))
+        return CAUSE_NONE;
+    fail("no loss: none of its %d tokens is scored", out->tokens);
+    return CAUSE_NO_LOSS;
+}
+
+bool loader_encode(const struct loader_options *o, const struct sample *s,
+                   struct arena *item, struct encoded *out)
+{
+    struct arena scratch = arena_make("sample");
+    enum cause cause = sample_encode(o, s, &scratch, item, out);
+    arena_free(&scratch);
+    if (cause == CAUSE_NONE || cause == CAUSE_NO_LOSS)
+        return true;
+    fail_in("sample %s", s->name);
+    return fail_kind(FAULT_DATA);
+}

@@ -1,0 +1,70 @@
+/* loader.h - rows for the training loop: read, decode, encode, pack, ahead of need.
+ *
+ * Workers prefetch; rows come out in one order whatever their number (0 = in the
+ * caller's thread).  The cursor says exactly where the data stands, so a resumed run
+ * sees the samples an unbroken one would have seen. */
+#ifndef DATA_LOADER_H
+#define DATA_LOADER_H
+
+#include "data/chat.h"
+#include "data/mix.h"
+#include "data/pack.h"
+
+enum long_policy { LONG_DROP, LONG_SHRINK, LONG_ERROR };
+enum bad_policy { BAD_SKIP, BAD_FAIL };
+extern const char *const long_policy_name[], *const bad_policy_name[];
+
+struct loader_options {
+    const struct mix *mix;
+    const struct chat *chat;            /* template + tokenizer */
+    struct row_shape shape;
+    struct image_shape image;
+    struct image_limits limits;
+    enum exif_rule exif;
+    enum long_policy too_long;
+    enum bad_policy bad;
+    int bad_limit;                      /* bad samples in a row that are skipped */
+    int window;                         /* samples to choose from, 1 to WINDOW_MAX */
+    int workers, ahead;                 /* threads that encode; rows kept ready */
+    int hold;                           /* rows handed out that stay valid (0: 1) */
+    int64_t positions;                  /* stop after so many; 0: epochs go on */
+};
+
+/* Where the data stands: all that a resume needs, a few numbers. */
+enum { WINDOW_MAX = 512 };
+struct cursor {
+    int64_t position;                   /* of the mix: all below it is in rows, */
+    int nwaiting;                       /* but these, which still wait in the window */
+    int64_t waiting[WINDOW_MAX];
+    int64_t rows;                       /* rows handed out so far */
+    int64_t bad, too_long, no_loss, consecutive_bad;    /* counted so far */
+};
+
+/* `from` NULL: from the beginning.  `a` must outlive loader_close.  With workers, one
+ * more thread packs.  In memory at most: ahead + hold + 2 rows, and the samples of one
+ * row, of the window and a few for every worker. */
+struct loader;
+MUST_USE bool loader_open(struct arena *a, const struct loader_options *o,
+                          const struct cursor *from, struct loader **out);
+/* The next row; valid until `hold` newer ones are handed out (a step of N rows needs
+ * hold = N).  Its ledger counts what was left out since the row before.  *end is set,
+ * *out NULL, when `positions` ran out.  Fails (data) when bad samples pass the limit,
+ * the policy says fail, or a whole epoch brought no sample that can be used. */
+MUST_USE bool loader_next(struct loader *l, const struct row **out, bool *end);
+/* The cursor after the last row handed out: from here the same rows follow, bit for
+ * bit, whatever the number of workers. */
+void loader_cursor(const struct loader *l, struct cursor *out);
+double loader_wait_seconds(const struct loader *l);     /* spent in loader_next */
+void loader_close(struct loader *l);
+
+/* One sample by hand, for `data sample`, `generate` and evaluation; it may be without
+ * loss, but must fit.  Its position and part are -1. */
+MUST_USE bool loader_encode(const struct loader_options *o, const struct sample *s,
+                            struct arena *item, struct encoded *out);
+
+/* The samples left out since the row before the last row handed out (or before the
+ * failure), and why; newest last, at most the `room` newest.  Returns how many. */
+struct left_out { char name[256]; char why[512]; };
+int loader_left_out(const struct loader *l, struct left_out *out, int room);
+
+#endif

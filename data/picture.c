@@ -1,0 +1,75 @@
+/* picture.c - a whole image in memory as taker and giver of rows, and its orientation. */
+#include "data/image_internal.h"
+
+struct turner {
+    struct rows rows;
+    int width;                          /* pixels of a stored row */
+    uint8_t *at;                        /* where the next row's first pixel goes, */
+    ptrdiff_t next_row, next_pixel;     /* and how to go on from there, in bytes */
+    uint8_t *line;                      /* a row as stored; NULL: rows go to their place */
+};
+
+uint8_t *picture_room(struct arena *a, int width, int height)
+{
+    return arena_room(a, 3 * (size_t)width * (size_t)height + ROW_SLACK);
+}
+
+static uint8_t *turner_room(struct rows *r)
+{
+    struct turner *t = (struct turner *)r;
+    return t->line ? t->line : t->at;
+}
+
+static void turner_done(struct rows *r)
+{
+    struct turner *t = (struct turner *)r;
+    if (t->line) {
+        uint8_t *to = t->at;
+        for (int x = 0; x < t->width; x++, to += t->next_pixel)
+            memcpy(to, t->line + 3 * x, 3);
+    }
+    t->at += t->next_row;
+}
+
+struct rows *rows_into_picture(struct arena *a, const struct picture *p, int orientation)
+{
+    /* EXIF names the side of the upright picture where the stored first row lies, then
+     * the side of the stored first column: bottom, right, or exchanged axes. */
+    static const struct { bool exchange, right, bottom; } turn[9] = {
+        [2] = {false, true, false}, [3] = {false, true, true}, [4] = {false, false, true},
+        [5] = {true, false, false}, [6] = {true, true, false}, [7] = {true, true, true},
+        [8] = {true, false, true},
+    };
+    REQUIRE(orientation >= 1 && orientation <= 8);
+    bool exchange = turn[orientation].exchange;
+    ptrdiff_t across = 3, down = 3 * (ptrdiff_t)p->width;
+    uint8_t *at = p->rgb;
+    if (turn[orientation].right) {
+        at += (p->width - 1) * across;
+        across = -across;
+    }
+    if (turn[orientation].bottom) {
+        at += (p->height - 1) * down;
+        down = -down;
+    }
+    struct turner *t = NEW(a, struct turner, 1);
+    *t = (struct turner){
+        .rows = {turner_room, turner_done},
+        .width = exchange ? p->height : p->width,
+        .at = at,
+        .next_row = exchange ? across : down,
+        .next_pixel = exchange ? down : across,
+    };
+    if (orientation != 1)
+        t->line = arena_push(a, 3 * (size_t)t->width + ROW_SLACK);
+    return &t->rows;
+}
+
+void rows_from_picture(const struct picture *p, struct rows *to)
+{
+    size_t row_bytes = 3 * (size_t)p->width;
+    for (int y = 0; y < p->height; y++) {
+        memcpy(to->room(to), p->rgb + (size_t)y * row_bytes, row_bytes);
+        to->done(to);
+    }
+}

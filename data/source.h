@@ -1,0 +1,53 @@
+/* source.h - a data set as numbered samples, whatever its format.
+ *
+ *   folder       images with a caption in NAME.txt beside each (first line)
+ *   llava, qwen  "conversations" of from/value, "image" or "images": a path or a list;
+ *                "<image>" marks each image's place and owns one line break beside it
+ *   sharegpt     the same, or "messages" of role/content; text stays exactly as it is
+ *                (LLaMA-Factory)
+ *   openai       "messages" with content parts; image_url path, file://, data:
+ *   webdataset   tar shards (numbered braces, a glob or a folder) + an index made on
+ *                first use beside each
+ *   auto         decided by what is there; says what it decided
+ *
+ * The JSON formats are read from a list [...] or from one object a line, told apart by
+ * the first byte.  A key given twice makes a bad sample, as do videos, tool lists and
+ * images on the network.  An assistant message with "weight": 0 is silent.
+ *
+ * "<image>" in text is a placeholder only where the format says so and images are
+ * given, then as many; in other formats, and image tokens in any text, stay text.
+ * A source is read-only after source_open and shared by all workers. */
+#ifndef DATA_SOURCE_H
+#define DATA_SOURCE_H
+
+#include "data/sample.h"
+
+struct source;
+struct source_options {
+    const char *path;                   /* file, folder, or shards "x-{000..012}.tar" */
+    const char *format;                 /* see above */
+    const char *images;                 /* where image paths start; NULL: the file's */
+    const char *prompt;                 /* captions: what the user says; */
+                                        /* NULL "Describe the image.", "" none */
+    const char *match;                  /* keep names like this (fnmatch); NULL all */
+    int64_t limit;                      /* then keep the first n; 0 all */
+};
+MUST_USE bool source_open(struct arena *a, const struct source_options *o,
+                          struct source **out);
+void source_close(struct source *s);
+int64_t source_count(const struct source *s);
+const char *source_format(const struct source *s);      /* what "auto" became */
+/* Sample `index`, in `item` memory.  Thread-safe.  Its name is FOLDER/IMAGE, FILE:LINE
+ * (lines), FILE[INDEX] (a list) or SHARD:KEY; `match` sees it without the source's own
+ * folder.  Its id is the index; a mix gives it a number of the run (mix_id).  Fails
+ * with that name in front; image files are looked for by image_source_read only. */
+MUST_USE bool source_read(const struct source *s, int64_t index, struct arena *item,
+                          struct sample *out);
+/* xxHash64 for the data contract: options, and names and sizes of images, captions and
+ * tar members, or a JSON file's bytes.  Where the folder lies does not count. */
+uint64_t source_hash(const struct source *s);
+/* The bytes of one image; `item` owns them. */
+MUST_USE bool image_source_read(struct arena *item, const struct image_source *from,
+                                struct bytes *out);
+
+#endif

@@ -1,0 +1,105 @@
+/* source_folder.c - a folder of images, each with its caption in NAME.txt beside it, in
+ * the first line.  Names that start with a dot are left out: programs keep their own
+ * things there. */
+#include "data/source_internal.h"
+
+#include "base/text.h"
+
+#include <stdlib.h>
+#include <sys/stat.h>
+
+enum { DEPTH = 64 };                    /* of folders; links may form a circle */
+
+struct folder {
+    const char *path;
+    char **name;                        /* [total], below path, sorted bytewise */
+    int64_t room;
+};
+
+static bool folder_walk(struct arena *a, struct source *s, const char *below, int depth)
+{
+    struct folder *f = s->state;
+    if (depth > DEPTH)
+        return fail("%s: more than %d folders deep; do links form a circle?",
+                    path_join(a, f->path, below), DEPTH);
+    char **name;
+    int64_t count;
+    if (!folder_list(a, *below ? path_join(a, f->path, below) : f->path, &name, &count))
+        return false;
+    for (int64_t i = 0; i < count; i++) {
+        if (name[i][0] == '.')
+            continue;
+        char *inner = *below ? path_join(a, below, name[i]) : name[i];
+        if (folder_exists(path_join(a, f->path, inner))) {
+            if (!folder_walk(a, s, inner, depth + 1))
+                return false;
+        } else if (image_named(name[i])) {
+            GROW(a, f->name, s->total, f->room);
+            f->name[s->total++] = inner;
+        }
+    }
+    return true;
+}
+
+static char *caption_path(struct arena *a, const char *image)
+{
+    int stem = (int)(strrchr(image, '.') - image);
+    return arena_text(a, "%.*s.txt", stem, image);
+}
+
+static bool folder_open(struct arena *a, const struct source_options *o,
+                        struct source *s)
+{
+    (void)o;
+    if (!folder_exists(s->path))
+        return fail("%s: no such folder", s->path);
+    struct folder *f = NEW(a, struct folder, 1);
+    f->path = s->path;
+    s->state = f;
+    if (!folder_walk(a, s, "", 0))
+        return false;
+    if (s->total)
+        qsort(f->name, (size_t)s->total, sizeof *f->name, name_order);
+    struct arena paths = arena_make("paths");
+    for (int64_t i = 0; i < s->total; i++) {
+        struct arena_mark m = arena_mark(&paths);
+        const char *image = path_join(&paths, f->path, f->name[i]);
+        int64_t size[] = {file_size(image), file_size(caption_path(&paths, image))};
+        s->hash = hash_text(s->hash, f->name[i]);
+        s->hash = hash_more(s->hash, size, sizeof size);
+        arena_reset(&paths, m);
+    }
+    arena_free(&paths);
+    return true;
+}
+
+static const char *folder_name(const struct source *s, int64_t index,
+                               struct arena *item)
+{
+    const struct folder *f = s->state;
+    return path_join(item, f->path, f->name[index]);
+}
+
+static bool folder_read(const struct source *s, int64_t index, struct arena *item,
+                        struct sample *out)
+{
+    (void)index;
+    const char *path = caption_path(item, out->name);
+    if (file_size(path) < 0)
+        return fail("no caption, expected it in %s", base_name(path));
+    struct bytes caption;
+    if (!file_read(item, path, CAPTION_BYTES, &caption))
+        return false;
+    const char *line = memchr(caption.at, '\n', (size_t)caption.size);
+    if (line)
+        caption.size = line - caption.at;
+    out->nimage = 1;
+    out->image = NEW(item, struct image_source, 1);
+    out->image[0] = (struct image_source){.path = out->name, .name = out->name};
+    return sample_from_caption(item, s->prompt, caption, out) ||
+           fail_in("%s", base_name(path));
+}
+
+const struct reader reader_folder = {
+    .open = folder_open, .name = folder_name, .read = folder_read,
+};

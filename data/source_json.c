@@ -1,0 +1,242 @@
+/* source_json.c - JSON lists and JSON lines: where each record lies, and one record
+ * read when it is wanted.  Neither is parsed whole at open, so a list of millions costs
+ * 16 bytes a record; what is wrong inside one record is one bad sample. */
+#include "data/source_internal.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+struct record { int64_t offset; uint32_t size, line; };
+
+struct json {
+    int fd;                             /* kept: what was indexed is what is read */
+    bool list;                          /* one [...] of objects, not one in each line */
+    const struct dialect *dialect;
+    struct shelf shelf;
+    struct record *record;
+    int64_t room;
+};
+
+static bool record_add(struct arena *a, struct source *s, int64_t offset, int64_t size,
+                       int64_t line)
+{
+    struct json *j = s->state;
+    if (size > TEXT_BYTES)
+        return fail("%s: sample %lld at byte %lld takes %lld bytes, the limit is %d",
+                    s->path, (long long)s->total, (long long)offset, (long long)size,
+                    TEXT_BYTES);
+    if (line > UINT32_MAX)
+        return fail("%s: has more than %lld lines", s->path, (long long)UINT32_MAX);
+    GROW(a, j->record, s->total, j->room);
+    j->record[s->total++] = (struct record){offset, (uint32_t)size, (uint32_t)line};
+    return true;
+}
+
+static bool lines_index(struct arena *a, struct source *s, struct bytes text,
+                        int64_t from)
+{
+    int64_t line = 0;
+    while (from < text.size) {
+        line++;
+        char *end = memchr(text.at + from, '\n', (size_t)(text.size - from));
+        int64_t to = end ? end - text.at : text.size, next = to + 1;
+        while (from < to && is_blank(text.at[from]))
+            from++;
+        while (to > from && is_blank(text.at[to - 1]))
+            to--;
+        if (to > from && !record_add(a, s, from, to - from, line))
+            return false;
+        from = next;
+    }
+    return true;
+}
+
+/* ---- a list: its commas outside strings and brackets part the records ---- */
+
+static bool list_fail(const struct source *s, struct bytes text, int64_t at,
+                      const char *what)
+{
+    int64_t line = 1;
+    for (int64_t i = 0; i < at && i < text.size; i++)
+        line += text.at[i] == '\n';
+    return fail("%s:%lld: %s at byte %lld", s->path, (long long)line, what,
+                (long long)at);
+}
+
+static int64_t string_end(struct bytes text, int64_t at)    /* of its closing quote */
+{
+    for (int64_t from = ++at; at < text.size; at++) {
+        char *quote = memchr(text.at + at, '"', (size_t)(text.size - at));
+        if (!quote)
+            return text.size;
+        at = quote - text.at;
+        int64_t slash = at;
+        while (slash > from && text.at[slash - 1] == '\\')
+            slash--;
+        if ((at - slash) % 2 == 0)      /* an even number of them escape each other */
+            return at;
+    }
+    return text.size;
+}
+
+/* The first byte behind the value at `at`: a ',' or ']' of the list, or the end. */
+static int64_t value_end(struct bytes text, int64_t at)
+{
+    int64_t depth = 0;
+    for (; at < text.size; at++) {
+        char c = text.at[at];
+        if (c == '"')
+            at = string_end(text, at);
+        else if (c == '{' || c == '[')
+            depth++;
+        else if (depth == 0 && (c == ',' || c == ']' || c == '}'))
+            return at;
+        else if (c == '}' || c == ']')
+            depth--;
+    }
+    return text.size;
+}
+
+static int64_t blanks_end(struct bytes text, int64_t at)
+{
+    while (at < text.size && is_blank(text.at[at]))
+        at++;
+    return at;
+}
+
+static bool list_index(struct arena *a, struct source *s, struct bytes text,
+                       int64_t open)
+{
+    int64_t at = blanks_end(text, open + 1);
+    bool empty = at < text.size && text.at[at] == ']';
+    while (!empty) {
+        int64_t end = value_end(text, at), to = end;
+        if (end >= text.size)
+            return list_fail(s, text, at, "the list ends inside the value that begins");
+        while (to > at && is_blank(text.at[to - 1]))
+            to--;
+        if (to == at)
+            return list_fail(s, text, at, "a value is missing in the list");
+        if (text.at[end] == '}')
+            return list_fail(s, text, end, "'}' without its '{'");
+        if (!record_add(a, s, at, to - at, 0))
+            return false;
+        at = text.at[end] == ',' ? blanks_end(text, end + 1) : end;
+        if (text.at[end] == ']')
+            break;
+    }
+    at = blanks_end(text, at + 1);
+    return at == text.size || list_fail(s, text, at, "something follows the list");
+}
+
+static bool text_index(struct arena *a, struct source *s, struct bytes text)
+{
+    struct json *j = s->state;
+    int64_t from = text.size >= 3 && !memcmp(text.at, "\xef\xbb\xbf", 3) ? 3 : 0;
+    int64_t first = blanks_end(text, from);
+    s->hash = hash_more(0, text.at, text.size);
+    j->list = first < text.size && text.at[first] == '[';
+    return j->list ? list_index(a, s, text, first) : lines_index(a, s, text, from);
+}
+
+/* ---- format auto: the first samples that leave no choice decide ---- */
+
+static bool record_parse(const struct source *s, int64_t index, struct arena *item,
+                         json_t **out)
+{
+    const struct json *j = s->state;
+    struct bytes text;
+    if (!file_range(item, j->fd, j->record[index].offset, j->record[index].size, &text))
+        return false;
+    *out = json_object_parse(text);
+    return *out != NULL;
+}
+
+static const char *json_name(const struct source *s, int64_t index, struct arena *item)
+{
+    const struct json *j = s->state;
+    if (j->list)
+        return arena_text(item, "%s[%lld]", s->path, (long long)index);
+    return arena_text(item, "%s:%u", s->path, j->record[index].line);
+}
+
+static bool dialect_choose(struct source *s)
+{
+    enum { SEEN = 1000 };
+    struct json *j = s->state;
+    struct arena item = arena_make("sample");
+    int64_t parsed = 0, messages = 0;
+    for (int64_t i = 0; i < s->total && i < SEEN && !j->dialect; i++) {
+        struct arena_mark m = arena_mark(&item);
+        json_t *object;
+        if (record_parse(s, i, &item, &object)) {
+            parsed++;
+            j->dialect = dialect_of(object);
+            messages += json_object_get(object, "messages") != NULL;
+            json_decref(object);
+        }
+        arena_reset(&item, m);
+    }
+    arena_free(&item);
+    if (!j->dialect && messages && s->total <= SEEN)
+        j->dialect = dialect_named("openai");   /* text only: all mean the same */
+    if (!j->dialect && parsed)
+        return fail("%s: cannot tell the format: no 'conversations', 'messages' with "
+                    "parts or 'images' in its first samples; set the format", s->path);
+    if (!j->dialect)
+        return fail_in("%s: cannot tell the format: no sample can be read", s->path);
+    s->format = j->dialect->format;
+    return true;
+}
+
+static const char *folder_of(struct arena *a, const char *path)
+{
+    const char *name = base_name(path);
+    if (name == path)
+        return ".";
+    return arena_copy(a, path, (size_t)MAX(name - path - 1, 1));
+}
+
+static bool json_open(struct arena *a, const struct source_options *o, struct source *s)
+{
+    struct json *j = NEW(a, struct json, 1);
+    s->state = j;
+    j->dialect = dialect_named(s->format);
+    j->shelf.folder = o->images ? arena_text(a, "%s", o->images)
+                                : folder_of(a, s->path);
+    j->fd = open(s->path, O_RDONLY | O_CLOEXEC);
+    if (j->fd < 0)
+        return fail("%s: open: %s", s->path, strerror(errno));
+    struct bytes text;
+    if (!file_map(s->path, &text))
+        return false;
+    bool ok = text_index(a, s, text);
+    file_unmap(&text);
+    if (!ok || !s->total)
+        return ok;                      /* the caller says that there are none */
+    return j->dialect || dialect_choose(s);
+}
+
+static bool json_read(const struct source *s, int64_t index, struct arena *item,
+                      struct sample *out)
+{
+    const struct json *j = s->state;
+    json_t *object;
+    if (!record_parse(s, index, item, &object))
+        return false;
+    bool ok = sample_from_json(item, object, j->dialect, &j->shelf, out);
+    json_decref(object);
+    return ok;
+}
+
+static void json_close(struct source *s)
+{
+    const struct json *j = s->state;
+    if (j->fd >= 0)
+        close(j->fd);
+}
+
+const struct reader reader_json = {
+    .open = json_open, .name = json_name, .read = json_read, .close = json_close,
+};

@@ -1,0 +1,284 @@
+/* source_webdataset.c - tar shards whose members share a key: the name up to the first
+ * dot of its last part.  A sample is a key's images (jpg, jpeg, png, webp; several in
+ * the shard's order) with .json (messages, as in source_message.c) or a caption: .txt,
+ * else the JSON's "caption".  Other members are left out.
+ *
+ * Names inside a shard are labels only: nothing is ever opened or written by them. */
+#include "data/source_internal.h"
+
+#include "base/text.h"
+#include "data/tar_index.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+struct shard { const char *path; struct tar_index index; };
+struct group { int64_t first; int32_t count, shard; };      /* members of one key */
+
+struct webdataset {
+    int64_t shards;
+    struct shard *shard;
+    struct group *group;
+    int64_t room;
+};
+
+/* ---- the shards: a file, "x-{000..012}.tar", a glob, a folder ---- */
+
+struct paths { char **at; int64_t count, room; };
+
+static void path_add(struct arena *a, struct paths *p, char *path)
+{
+    GROW(a, p->at, p->count, p->room);
+    p->at[p->count++] = path;
+}
+
+static bool braces_expand(struct arena *a, const char *path, struct paths *p)
+{
+    enum { MOST = 1000000 };
+    const char *open = strchr(path, '{');
+    if (!open) {
+        path_add(a, p, arena_text(a, "%s", path));
+        return true;
+    }
+    long long from, to;
+    int digits = 0, end = 0;
+    if (sscanf(open, "{%lld%n..%lld}%n", &from, &digits, &to, &end) != 2 || !end ||
+        from < 0 || to < from)
+        return fail("%s: '%s' is not a range like {000..012}", path, open);
+    if (to - from >= MOST)
+        return fail("%s: %lld shards, expected at most %d", path, to - from + 1, MOST);
+    for (long long i = from; i <= to; i++)
+        if (!braces_expand(a, arena_text(a, "%.*s%0*lld%s", (int)(open - path), path,
+                                         digits - 1, i, open + end), p))
+            return false;
+    return true;
+}
+
+static void glob_expand(struct arena *a, const char *path, struct paths *p)
+{
+    glob_t found = {0};
+    if (glob(path, GLOB_NOSORT, NULL, &found) == 0)
+        for (size_t i = 0; i < found.gl_pathc; i++)
+            if (!text_ends(found.gl_pathv[i], ".idx"))      /* "x-*" finds those too */
+                path_add(a, p, arena_text(a, "%s", found.gl_pathv[i]));
+    globfree(&found);
+}
+
+static bool shards_find(struct arena *a, const char *path, struct paths *p)
+{
+    if (folder_exists(path)) {
+        char **name;
+        int64_t count;
+        if (!folder_list(a, path, &name, &count))
+            return false;
+        for (int64_t i = 0; i < count; i++)
+            if (text_ends(name[i], ".tar"))
+                path_add(a, p, path_join(a, path, name[i]));
+    } else if (file_exists(path)) {
+        path_add(a, p, arena_text(a, "%s", path));
+    } else if (strpbrk(path, "*?[")) {
+        glob_expand(a, path, p);
+        if (p->count)
+            qsort(p->at, (size_t)p->count, sizeof *p->at, name_order);
+    } else if (!braces_expand(a, path, p)) {
+        return false;
+    }
+    return p->count || fail("%s: no tar shards", path);
+}
+
+/* ---- members to groups ---- */
+
+/* Bytes of the key, or -1: a name without a key or an extension. */
+static int key_size(const char *name)
+{
+    const char *base = base_name(name);
+    const char *dot = strchr(base, '.');
+    return dot && dot > base && dot[1] ? (int)(dot - name) : -1;
+}
+
+static bool same_key(const char *a, const char *b)
+{
+    int size = key_size(a);
+    return size == key_size(b) && !memcmp(a, b, (size_t)size);
+}
+
+static int key_order(const void *x, const void *y)
+{
+    const char *a = *(const char *const *)x, *b = *(const char *const *)y;
+    int m = key_size(a), n = key_size(b);
+    int order = memcmp(a, b, (size_t)MIN(m, n));
+    return order ? order : m - n;
+}
+
+/* Members of one key must be neighbours, else they would pass for two samples. */
+static bool groups_check(const struct shard *d, const struct group *group,
+                         int64_t count)
+{
+    struct arena a = arena_make("keys");
+    const char **name = NEW(&a, const char *, count);
+    for (int64_t i = 0; i < count; i++)
+        name[i] = d->index.member[group[i].first].name;
+    qsort(name, (size_t)count, sizeof *name, key_order);
+    bool ok = true;
+    for (int64_t i = 1; i < count && ok; i++)
+        if (same_key(name[i - 1], name[i]))
+            ok = fail("%s: the members of key %.*s are not beside each other", d->path,
+                      key_size(name[i]), name[i]);
+    arena_free(&a);
+    return ok;
+}
+
+static bool groups_add(struct arena *a, struct source *s, int32_t shard)
+{
+    struct webdataset *w = s->state;
+    const struct shard *d = &w->shard[shard];
+    int64_t before = s->total, last = -1;
+    for (int64_t i = 0; i < d->index.count; i++) {
+        const char *name = d->index.member[i].name;
+        if (key_size(name) < 0)
+            continue;
+        if (last == i - 1 && last >= 0 && same_key(d->index.member[last].name, name)) {
+            w->group[s->total - 1].count++;
+        } else {
+            GROW(a, w->group, s->total, w->room);
+            w->group[s->total++] = (struct group){i, 1, shard};
+        }
+        last = i;
+    }
+    int64_t added = s->total - before;
+    return added == 0 || groups_check(d, w->group + before, added);
+}
+
+static bool webdataset_open(struct arena *a, const struct source_options *o,
+                            struct source *s)
+{
+    (void)o;
+    struct webdataset *w = NEW(a, struct webdataset, 1);
+    struct paths paths = {0};
+    s->state = w;
+    if (!shards_find(a, s->path, &paths))
+        return false;
+    w->shards = paths.count;
+    w->shard = NEW(a, struct shard, paths.count);
+    for (int64_t i = 0; i < paths.count; i++) {
+        struct shard *d = &w->shard[i];
+        d->path = paths.at[i];
+        if (!tar_index_open(a, d->path, &d->index) || !groups_add(a, s, (int32_t)i))
+            return false;
+        s->hash = hash_text(s->hash, base_name(d->path));
+        s->hash = hash_more(s->hash, &d->index.shard_size, sizeof d->index.shard_size);
+        s->hash = hash_more(s->hash, &d->index.hash, sizeof d->index.hash);
+    }
+    return true;
+}
+
+static const char *webdataset_name(const struct source *s, int64_t index,
+                                   struct arena *item)
+{
+    const struct webdataset *w = s->state;
+    const struct group *g = &w->group[index];
+    const struct shard *d = &w->shard[g->shard];
+    const char *name = d->index.member[g->first].name;
+    return arena_text(item, "%s:%.*s", d->path, key_size(name), name);
+}
+
+/* ---- one key ---- */
+
+struct contents {                       /* of a key, as far as it was read */
+    int count;
+    struct image_source *image;
+    const char **label;
+    struct bytes json, text;            /* at NULL: not there */
+};
+
+static bool text_once(const char *label, struct bytes *had, struct bytes got)
+{
+    if (had->at)
+        return fail("has two .%s members, expected one", label);
+    *had = got;
+    return true;
+}
+
+static bool member_read(struct arena *item, int fd, const struct shard *d,
+                        const struct tar_member *m, struct contents *c)
+{
+    const char *label = base_name(m->name);
+    bool image = image_named(m->name), json = text_ends(m->name, ".json");
+    if (!image && !json && !text_ends(m->name, ".txt"))
+        return true;
+    if (m->size > IMAGE_BYTES)
+        return fail("member %s has %lld bytes, the limit is %d", label,
+                    (long long)m->size, IMAGE_BYTES);
+    struct bytes got;
+    if (!file_range(item, fd, m->offset, m->size, &got))
+        return fail_in("member %s", label);
+    if (!image)
+        return text_once(json ? "json" : "txt", json ? &c->json : &c->text, got);
+    int i = c->count++;
+    c->label[i] = label;
+    c->image[i] = (struct image_source){
+        .data = got, .name = arena_text(item, "%s:%s", d->path, m->name)};
+    return true;
+}
+
+static bool group_read(const struct webdataset *w, const struct group *g,
+                       struct arena *item, struct contents *c)
+{
+    const struct shard *d = &w->shard[g->shard];
+    int fd = open(d->path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return fail("open: %s", strerror(errno));
+    c->image = NEW(item, struct image_source, g->count);
+    c->label = NEW(item, const char *, g->count);
+    bool ok = tar_index_fresh(&d->index, fd);
+    for (int32_t i = 0; i < g->count && ok; i++)
+        ok = member_read(item, fd, d, &d->index.member[g->first + i], c);
+    close(fd);
+    return ok;
+}
+
+static bool contents_sample(const struct source *s, struct arena *item,
+                            const struct contents *c, const json_t *object,
+                            struct sample *out)
+{
+    if (json_object_get(object, "messages") ||
+        json_object_get(object, "conversations")) {
+        const struct dialect *d = dialect_of(object);
+        struct shelf shelf = {.count = c->count, .member = c->image, .label = c->label};
+        return sample_from_json(item, object, d ? d : dialect_named("sharegpt"), &shelf,
+                                out);
+    }
+    const json_t *caption = json_object_get(object, "caption");
+    struct bytes text = c->text;
+    if (!text.at && json_is_string(caption))
+        text = (struct bytes){(char *)json_string_value(caption),
+                              (int64_t)json_string_length(caption)};
+    if (!text.at)
+        return fail("no text, expected a .txt member or a .json member with "
+                    "'messages', 'conversations' or 'caption'");
+    out->nimage = c->count;
+    out->image = c->image;
+    return sample_from_caption(item, s->prompt, text, out);
+}
+
+static bool webdataset_read(const struct source *s, int64_t index, struct arena *item,
+                            struct sample *out)
+{
+    const struct webdataset *w = s->state;
+    struct contents c = {0};
+    if (!group_read(w, &w->group[index], item, &c))
+        return false;
+    json_t *object = NULL;
+    if (c.json.at && !(object = json_object_parse(c.json)))
+        return fail_in("json");
+    bool ok = contents_sample(s, item, &c, object, out);
+    json_decref(object);
+    return ok;
+}
+
+const struct reader reader_webdataset = {
+    .open = webdataset_open, .name = webdataset_name, .read = webdataset_read,
+};

@@ -1,0 +1,28 @@
+/* tar_index.h - where the members of a tar shard lie, so that any of them is one read.
+ *
+ * Kept beside the shard as SHARD.idx (x.tar.idx), text:
+ *   vlmoe-tar-index 1 SIZE MTIME_NS MEMBERS XXH64      of the shard; of the lines below
+ *   OFFSET SIZE NAME                                   one regular file each, tar order
+ * One whose size or time is not the shard's, or whose lines were changed, is made anew;
+ * a file of that name that is no such index is left alone. */
+#ifndef DATA_TAR_INDEX_H
+#define DATA_TAR_INDEX_H
+
+#include "base/arena.h"
+#include "base/file.h"
+
+struct tar_member { const char *name; int64_t offset, size; };
+struct tar_index {
+    int64_t shard_size, mtime;          /* bytes, nanoseconds; of the indexed shard */
+    int64_t count;
+    struct tar_member *member;
+    uint64_t hash;                      /* of all names, offsets and sizes */
+};
+
+/* The index beside the shard, or a new one, which is then kept there if the folder can
+ * be written.  A shard that is cut short, compressed or no tar fails, with the byte. */
+MUST_USE bool tar_index_open(struct arena *a, const char *shard, struct tar_index *out);
+/* Is the open file still the shard that was indexed? */
+MUST_USE bool tar_index_fresh(const struct tar_index *x, int fd);
+
+#endif

@@ -1,0 +1,49 @@
+/* decoder.h - the decoder: tokens and image features in, loss (or logits) out.
+ *
+ * Inputs it declares (T token places, padding last):
+ *     input          i32 [T]              token ids; -1 where an image feature goes
+ *     position       i32 [T,3]            t, y, x
+ *     segment        i32 [segments + 1]   bounds of the samples, the last repeated
+ *   with vision:
+ *     feature        i32 [T]              feature row of this place, or -1
+ *     feature_token  i32 [P / merge^2]    place of this feature row, or -1
+ *   with MoE layers:
+ *     live           i32 [1]              token places in use
+ *     router_bias    f32 [MoE layers, E]  added when choosing (options.bias)
+ *     share          f32 [1,1]            live / the global batch's (options.loss)
+ *   options.loss:
+ *     target         i32 [T]              next token, or IGNORE
+ *     scale          f32 [1,1]            1 / supervised tokens of the global batch
+ *   options.best:
+ *     want           i32 [T]              not 0: choose a token here
+ * Placing is an addition, so `input` must be -1 (a zero row) where `feature` is not. */
+#ifndef DECODER_DECODER_H
+#define DECODER_DECODER_H
+
+#include "graph/config.h"
+#include "layers/layers.h"
+#include "vision/vision.h"
+
+struct decoder_options {
+    double aux_coef, z_coef;            /* router losses; 0: reported, not trained on */
+    bool bias;                          /* choose experts with router_bias */
+    bool loss, logits, best;            /* what to make of the last layer */
+};
+
+struct decoder_graph {                  /* values; NONE where not asked for */
+    int loss;                           /* [1,1] cross_entropy + router_loss */
+    int cross_entropy;                  /* [1,1] summed, times scale */
+    int router_loss;                    /* [1,1] share (aux_coef aux + z_coef z_loss) */
+    int aux, z_loss;                    /* [1,1] of this row, without coefficients */
+    int moe_layers;
+    int chosen[MAX_LAYERS];             /* [1,E] choices of MoE layers 0..i, summed */
+    int logits;                         /* [T,V] */
+    int best, best_logit;               /* i32 [T] and [T,1] */
+};
+
+/* `vision` NULL: text only.  Fills `out`. */
+void decoder_record(struct graph *g, const struct decoder_config *c,
+                    const struct capacity *cap, const struct vision_graph *vision,
+                    const struct decoder_options *options, struct decoder_graph *out);
+
+#endif

@@ -1,0 +1,226 @@
+/* head.c - the output layer with its loss on the CPU.  Only rows that carry a target
+ * are computed, HEAD_CHUNK of them at a time, so logits of all tokens never exist.
+ *
+ * A chunk's rows are gathered, then blocks of the vocabulary are independent: forward
+ * each leaves a maximum and a sum a row; backward each turns its logits into dz and
+ * adds its own rows of dw while dz is still in cache. */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/math.h"
+
+#include <math.h>
+
+enum { ROWS = 64 };                      /* of a chunk, whose dx is one product */
+
+struct head {
+    struct tensor x, w, which, dx;
+    int64_t T, D, V, blocks;
+    /* the chunk */
+    int64_t count;
+    float *z, *gathered, *best, *sum;   /* [C,V] [C,D] [blocks,C] [blocks,C] */
+    int32_t *token, *word;              /* [C] [blocks,C] */
+    const float *lse;
+    float factor, beta_x, beta_w;
+    float *dw;
+};
+
+static struct head head_make(struct tensor x, struct tensor w, struct tensor which,
+                             struct tensor work)
+{
+    struct head p = {.x = x, .w = w, .which = which, .T = x.dim[0], .D = x.dim[1],
+                     .V = w.dim[0], .blocks = blocks_of(w.dim[0], HEAD_WORDS)};
+    int64_t rows = MIN(HEAD_CHUNK, p.T);
+    p.z = work.data;
+    p.gathered = p.z + rows * p.V;
+    p.best = p.gathered + rows * p.D;
+    p.sum = p.best + rows * p.blocks;
+    p.word = (int32_t *)(p.sum + rows * p.blocks);
+    p.token = p.word + rows * p.blocks;
+    REQUIRE((char *)(p.token + rows) - (char *)work.data <= tensor_count(work));
+    return p;
+}
+
+/* Gather the next chunk of wanted rows from token `at` on; returns where to go on. */
+static int64_t head_chunk(struct head *p, int64_t at, bool choice)
+{
+    const int32_t *which = p->which.data;
+    for (p->count = 0; at < p->T && p->count < HEAD_CHUNK; at++) {
+        if (choice ? which[at] == 0 : which[at] < 0)
+            continue;
+        REQUIRE(choice || which[at] < p->V);
+        memcpy(p->gathered + p->count * p->D, row(p->x, at),
+               (size_t)p->D * sizeof(float));
+        p->token[p->count++] = (int32_t)at;
+    }
+    return at;
+}
+
+/* Logits of one block of words for the whole chunk; returns how many words. */
+static int64_t head_logits(const struct head *p, int64_t block)
+{
+    int64_t from = block * HEAD_WORDS, n = MIN(HEAD_WORDS, p->V - from);
+    cpu_product(false, true, p->count, n, p->D, 1, p->gathered, p->D, row(p->w, from),
+                p->w.stride[0], 0, p->z + from, p->V);
+    return n;
+}
+
+static void loss_block(void *arg, int64_t block)
+{
+    const struct head *p = arg;
+    int64_t n = head_logits(p, block);
+    for (int64_t i = 0; i < p->count; i++) {
+        float *z = p->z + i * p->V + block * HEAD_WORDS;
+        int64_t at = block * p->count + i;
+        int32_t target = ((const int32_t *)p->which.data)[p->token[i]];
+        p->best[at] = row_max(z, n);
+        float kept = target / HEAD_WORDS == block ? z[target % HEAD_WORDS] : 0;
+        p->sum[at] = row_exp(z, p->best[at], n, z);
+        if (target / HEAD_WORDS == block)
+            z[target % HEAD_WORDS] = kept;   /* the only logit read again */
+    }
+}
+
+/* Blocks' maxima and sums to one lse, in the order of blocks. */
+static float block_lse(const struct head *p, int64_t i)
+{
+    float top = p->best[i], sum = 0;
+    for (int64_t b = 1; b < p->blocks; b++)
+        top = MAX(top, p->best[b * p->count + i]);
+    for (int64_t b = 0; b < p->blocks; b++)
+        sum += p->sum[b * p->count + i] * expf(p->best[b * p->count + i] - top);
+    return top + logf(sum);
+}
+
+void cpu_head_loss(struct stream *s, struct tensor x, struct tensor w,
+                   struct tensor target, struct tensor scale, struct tensor work,
+                   struct tensor loss, struct tensor lse)
+{
+    struct head p = head_make(x, w, target, work);
+    float *out = lse.data;
+    double total = 0;
+    memset(out, 0, (size_t)p.T * sizeof *out);
+    for (int64_t at = head_chunk(&p, 0, false); p.count > 0;
+         at = head_chunk(&p, at, false)) {
+        team_for(s->team, p.blocks, loss_block, &p);
+        for (int64_t i = 0; i < p.count; i++) {
+            int64_t t = p.token[i];
+            out[t] = block_lse(&p, i);
+            total += (double)out[t] - p.z[i * p.V + ((int32_t *)target.data)[t]];
+        }
+    }
+    *(float *)loss.data = (float)(total * scalar(scale, 1));
+}
+
+static void loss_back_block(void *arg, int64_t block)
+{
+    const struct head *p = arg;
+    int64_t from = block * HEAD_WORDS, n = head_logits(p, block);
+    for (int64_t i = 0; i < p->count; i++) {
+        float *z = p->z + i * p->V + from, lse = p->lse[p->token[i]],
+              factor = p->factor;
+        for (int64_t j = 0; j < n; j++)
+            z[j] = factor * exp_f32(z[j] - lse);
+        int32_t target = ((const int32_t *)p->which.data)[p->token[i]];
+        if (target / HEAD_WORDS == block)
+            z[target % HEAD_WORDS] -= factor;
+    }
+    if (p->dw)
+        cpu_product(true, false, n, p->D, p->count, 1, p->z + from, p->V, p->gathered,
+                    p->D, p->beta_w, p->dw + from * p->D, p->D);
+}
+
+static void loss_back_x(void *arg, int64_t block)
+{
+    const struct head *p = arg;
+    int64_t from = block * ROWS, n = MIN(ROWS, p->count - from);
+    float *dx = p->gathered + from * p->D;      /* the rows themselves are used up */
+    cpu_product(false, false, n, p->D, p->V, 1, p->z + from * p->V, p->V, p->w.data,
+                p->w.stride[0], 0, dx, p->D);
+    for (int64_t i = 0; i < n; i++) {
+        float *to = row(p->dx, p->token[from + i]);
+        for (int64_t c = 0; c < p->D; c++)
+            to[c] = blend(p->beta_x, to[c], dx[i * p->D + c]);
+    }
+}
+
+/* Rows without a target get dx = beta dx. */
+static void fade_rows(void *arg, int64_t from, int64_t to)
+{
+    const struct head *p = arg;
+    const int32_t *target = p->which.data;
+    for (int64_t t = from; t < to; t++) {
+        float *dx = row(p->dx, t);
+        for (int64_t c = 0; c < p->D && target[t] < 0; c++)
+            dx[c] = blend(p->beta_x, dx[c], 0);
+    }
+}
+
+static void fade_weight(void *arg, int64_t from, int64_t to)
+{
+    const struct head *p = arg;
+    for (int64_t i = from; i < to; i++)
+        p->dw[i] = blend(p->beta_w, p->dw[i], 0);
+}
+
+void cpu_head_loss_back(struct stream *s, struct tensor x, struct tensor w,
+                        struct tensor target, struct tensor scale, struct tensor lse,
+                        struct tensor dloss, struct tensor work, float beta_x,
+                        struct tensor dx, float beta_w, struct tensor dw)
+{
+    struct head p = head_make(x, w, target, work);
+    p.lse = lse.data;
+    p.factor = scalar(scale, 1) * scalar(dloss, 1);
+    p.beta_x = beta_x;
+    p.beta_w = beta_w;
+    p.dx = dx;
+    p.dw = tensor_is(dw) ? dw.data : NULL;
+    if (tensor_is(dx) && beta_x != 1)
+        cpu_rows(s, p.T, p.D, fade_rows, &p);
+    int64_t at = head_chunk(&p, 0, false);
+    if (p.count == 0 && p.dw)           /* no chunk will apply beta_w */
+        cpu_rows(s, p.V * p.D, 1, fade_weight, &p);
+    for (; p.count > 0; at = head_chunk(&p, at, false), p.beta_w = 1) {
+        team_for(s->team, p.blocks, loss_back_block, &p);
+        if (tensor_is(dx))
+            team_for(s->team, blocks_of(p.count, ROWS), loss_back_x, &p);
+    }
+}
+
+static void best_block(void *arg, int64_t block)
+{
+    const struct head *p = arg;
+    int64_t n = head_logits(p, block);
+    for (int64_t i = 0; i < p->count; i++) {
+        const float *z = p->z + i * p->V + block * HEAD_WORDS;
+        int64_t best = 0;
+        for (int64_t j = 1; j < n; j++)
+            if (z[j] > z[best])
+                best = j;
+        p->best[block * p->count + i] = z[best];
+        p->word[block * p->count + i] = (int32_t)(block * HEAD_WORDS + best);
+    }
+}
+
+void cpu_head_best(struct stream *s, struct tensor x, struct tensor w,
+                   struct tensor want, struct tensor work, struct tensor best,
+                   struct tensor logit)
+{
+    struct head p = head_make(x, w, want, work);
+    int32_t *word = best.data;
+    float *value = logit.data;
+    for (int64_t t = 0; t < p.T; t++) {
+        word[t] = -1;
+        value[t] = 0;
+    }
+    for (int64_t at = head_chunk(&p, 0, true); p.count > 0;
+         at = head_chunk(&p, at, true)) {
+        team_for(s->team, p.blocks, best_block, &p);
+        for (int64_t i = 0; i < p.count; i++) {
+            int64_t top = i;
+            for (int64_t b = 1; b < p.blocks; b++)
+                if (p.best[b * p.count + i] > p.best[top])
+                    top = b * p.count + i;
+            word[p.token[i]] = p.word[top];
+            value[p.token[i]] = p.best[top];
+        }
+    }
+}

@@ -1,0 +1,66 @@
+/* sum.c - adding tensors of equal shape on the CPU. */
+#include "kernels/cpu/cpu.h"
+
+/* Dense tensors are one long row of elements; others go row by row. */
+struct sum {
+    struct tensor a, b, y;
+    float alpha, beta;
+    bool flat;
+};
+
+static void add_row(const float *a, const float *b, int64_t n, float *y)
+{
+    INDEPENDENT
+    for (int64_t i = 0; i < n; i++)
+        y[i] = a[i] + b[i];
+}
+
+static void add_rows(void *arg, int64_t from, int64_t to)
+{
+    const struct sum *p = arg;
+    if (p->flat)
+        add_row((float *)p->a.data + from, (float *)p->b.data + from, to - from,
+                (float *)p->y.data + from);
+    for (int64_t t = from; t < to && !p->flat; t++)
+        add_row(row(p->a, t), row(p->b, t), p->y.dim[1], row(p->y, t));
+}
+
+void cpu_add(struct stream *s, struct tensor a, struct tensor b, struct tensor y)
+{
+    struct sum p = {.a = a, .b = b, .y = y};
+    p.flat = tensor_is_dense(a) && tensor_is_dense(b) && tensor_is_dense(y);
+    cpu_rows(s, p.flat ? tensor_count(y) : y.dim[0], p.flat ? 1 : y.dim[1], add_rows,
+             &p);
+}
+
+static void axpby_row(float alpha, const float *x, float beta, int64_t n, float *y)
+{
+    if (beta == 0) {
+        INDEPENDENT
+        for (int64_t i = 0; i < n; i++)
+            y[i] = alpha * x[i];
+        return;
+    }
+    INDEPENDENT
+    for (int64_t i = 0; i < n; i++)
+        y[i] = beta * y[i] + alpha * x[i];
+}
+
+static void axpby_rows(void *arg, int64_t from, int64_t to)
+{
+    const struct sum *p = arg;
+    if (p->flat)
+        axpby_row(p->alpha, (float *)p->a.data + from, p->beta, to - from,
+                  (float *)p->y.data + from);
+    for (int64_t t = from; t < to && !p->flat; t++)
+        axpby_row(p->alpha, row(p->a, t), p->beta, p->y.dim[1], row(p->y, t));
+}
+
+void cpu_axpby(struct stream *s, float alpha, struct tensor x, float beta,
+               struct tensor y)
+{
+    struct sum p = {.a = x, .alpha = alpha, .beta = beta, .y = y};
+    p.flat = tensor_is_dense(x) && tensor_is_dense(y);
+    cpu_rows(s, p.flat ? tensor_count(y) : y.dim[0], p.flat ? 1 : y.dim[1], axpby_rows,
+             &p);
+}

@@ -1,0 +1,59 @@
+/* base.h - what every file may rely on: sizes, failure, broken promises.
+ *
+ * fail() is for the world's fault: a bad recipe, a missing file, a full disk.  It
+ * keeps a message for this thread and returns false, so a caller writes
+ *     if (!f)
+ *         return fail("file: open %s: %s", path, strerror(errno));
+ * A message reads "what: what happened, with the values, what was expected".
+ * BUG() is for our own fault, a promise broken between two functions; it never
+ * returns and stays on in release builds.  Only src/cli prints messages. */
+#ifndef BASE_BASE_H
+#define BASE_BASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#define COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
+#define MUST_USE __attribute__((warn_unused_result))
+#define PRINTF_LIKE(f, a) __attribute__((format(printf, f, a)))
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+
+/* Whose fault, and the exit code of the command that could not go on. */
+enum fault {
+    FAULT_NONE = 0,
+    FAULT_USAGE = 2,            /* command line or recipe */
+    FAULT_DATA = 3,             /* images, text, tokenizer, shards */
+    FAULT_CHECKPOINT = 4,
+    FAULT_NOT_FINITE = 5,
+    FAULT_MEMORY = 6,           /* does not fit */
+    FAULT_RANK = 7,             /* a rank was lost or hangs */
+    FAULT_REFUSED = 8,          /* contract or verification */
+    FAULT_BUG = 70,
+};
+
+/* Keep the message, return false. */
+bool fail(const char *fmt, ...) PRINTF_LIKE(1, 2);
+/* Put context in front of the kept message ("context: message"), return false. */
+bool fail_in(const char *fmt, ...) PRINTF_LIKE(1, 2);
+/* Say whose fault it is, unless that is known already; return false.  A subsystem's
+ * entry points end in `return ok || fail_kind(FAULT_DATA);`. */
+bool fail_kind(enum fault kind);
+/* The kept message ("" if none) and fault; valid until this thread's next fail(). */
+const char *fail_message(void);
+enum fault fail_fault(void);
+void fail_clear(void);
+/* Carry a failure from one thread to another: take it there, raise it here. */
+struct failure { enum fault fault; char message[1024]; };
+void fail_take(struct failure *to);
+bool fail_raise(const struct failure *from);            /* returns false */
+
+_Noreturn void bug_at(const char *file, int line, const char *fmt, ...)
+    PRINTF_LIKE(3, 4);
+#define BUG(...) bug_at(__FILE__, __LINE__, __VA_ARGS__)
+#define REQUIRE(cond) ((cond) ? (void)0 : BUG("%s", #cond))
+
+#endif

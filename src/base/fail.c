@@ -1,0 +1,82 @@
+/* fail.c - the kept message of each thread, and the end of a broken promise. */
+#include "base/base.h"
+
+#include <execinfo.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static _Thread_local struct failure kept;
+
+bool fail(const char *fmt, ...)
+{
+    char text[sizeof kept.message];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);    /* may quote the old message */
+    va_end(args);
+    memcpy(kept.message, text, sizeof text);
+    kept.fault = FAULT_NONE;
+    return false;
+}
+
+bool fail_in(const char *fmt, ...)
+{
+    char text[sizeof kept.message];
+    va_list args;
+    va_start(args, fmt);
+    int n = vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    if (n >= 0 && n < (int)sizeof text - 2) {
+        int room = (int)sizeof text - n - 3;    /* ": " and the NUL */
+        snprintf(text + n, sizeof text - (size_t)n, ": %.*s", room, kept.message);
+    }
+    memcpy(kept.message, text, sizeof text);
+    return false;
+}
+
+bool fail_kind(enum fault kind)
+{
+    if (kept.fault == FAULT_NONE)
+        kept.fault = kind;
+    return false;
+}
+
+const char *fail_message(void)
+{
+    return kept.message;
+}
+
+enum fault fail_fault(void)
+{
+    return kept.fault;
+}
+
+void fail_clear(void)
+{
+    kept = (struct failure){0};
+}
+
+void fail_take(struct failure *to)
+{
+    *to = kept;
+}
+
+bool fail_raise(const struct failure *from)
+{
+    kept = *from;
+    return false;
+}
+
+void bug_at(const char *file, int line, const char *fmt, ...)
+{
+    void *frame[32];
+    va_list args;
+    va_start(args, fmt);
+    fprintf(stderr, "bug: %s:%d: ", file, line);
+    vfprintf(stderr, fmt, args);
+    fputc('\n', stderr);
+    va_end(args);
+    backtrace_symbols_fd(frame, backtrace(frame, COUNT(frame)), STDERR_FILENO);
+    _Exit(FAULT_BUG);
+}

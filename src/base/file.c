@@ -1,0 +1,298 @@
+/* file.c - POSIX files and folders behind messages that name the path and the cause. */
+#include "base/file.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static bool file_fail(const char *action, const char *path)
+{
+    return fail("file: %s %s: %s", action, path, strerror(errno));
+}
+
+/* Up to `size` bytes; fewer only at the end; -1 on an error. */
+static int64_t read_all(int fd, char *to, int64_t size)
+{
+    int64_t done = 0;
+    while (done < size) {
+        ssize_t n = read(fd, to + done, (size_t)(size - done));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -1;
+        if (n == 0)
+            break;
+        done += n;
+    }
+    return done;
+}
+
+static bool write_all(int fd, const char *from, int64_t size)
+{
+    for (int64_t done = 0; done < size;) {
+        ssize_t n = write(fd, from + done, (size_t)(size - done));
+        if (n < 0 && errno != EINTR)
+            return false;
+        done += MAX(n, 0);
+    }
+    return true;
+}
+
+bool file_read(struct arena *a, const char *path, int64_t limit, struct bytes *out)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return file_fail("open", path);
+    struct stat st;
+    bool ok = fstat(fd, &st) == 0 || file_fail("stat", path);
+    if (ok && st.st_size > limit)
+        ok = fail("file: read %s: %lld bytes, expected at most %lld", path,
+                  (long long)st.st_size, (long long)limit);
+    int64_t room = 0, size = 0;
+    char *at = NULL;
+    while (ok && size == room) {        /* st_size is 0 for /proc, and files may grow */
+        room = MIN(limit, room ? 2 * room : MAX(st.st_size, 4096)) + 1;
+        char *to = arena_push(a, (size_t)room + 1);
+        if (size)
+            memcpy(to, at, (size_t)size);
+        at = to;
+        int64_t n = read_all(fd, at + size, room - size);
+        if (n < 0)
+            ok = file_fail("read", path);
+        else if ((size += n) > limit)
+            ok = fail("file: read %s: more than %lld bytes, expected at most that",
+                      path, (long long)limit);
+    }
+    close(fd);
+    if (!ok)
+        return false;
+    at[size] = 0;
+    *out = (struct bytes){at, size};
+    return true;
+}
+
+static char empty[1];
+
+bool file_map(const char *path, struct bytes *out)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return file_fail("open", path);
+    struct stat st;
+    bool ok = fstat(fd, &st) == 0 || file_fail("stat", path);
+    if (ok && !S_ISREG(st.st_mode))
+        ok = fail("file: map %s: it is not a regular file", path);
+    struct bytes map = {empty, 0};
+    if (ok && st.st_size > 0) {
+        void *at = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        ok = at != MAP_FAILED || file_fail("map", path);
+        map = (struct bytes){at, st.st_size};
+    }
+    close(fd);
+    if (ok)
+        *out = map;
+    return ok;
+}
+
+void file_unmap(struct bytes *b)
+{
+    if (b->size > 0)
+        munmap(b->at, (size_t)b->size);
+    *b = (struct bytes){NULL, 0};
+}
+
+/* fsync and close; the file is closed whatever happens. */
+static bool file_finish(int fd, bool ok, const char *path)
+{
+    if (ok && fsync(fd) != 0)
+        ok = file_fail("sync", path);
+    if (close(fd) != 0 && ok)
+        ok = file_fail("close", path);
+    return ok;
+}
+
+static bool parent_sync(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash)
+        return folder_sync(".");
+    if (slash == path)
+        return folder_sync("/");
+    char parent[PATH_MAX];
+    snprintf(parent, sizeof parent, "%.*s", (int)(slash - path), path);
+    return folder_sync(parent);
+}
+
+bool file_replace(const char *path, const void *data, int64_t size)
+{
+    char aside[PATH_MAX];               /* the thread's own: writers never share it */
+    int n = snprintf(aside, sizeof aside, "%s.%d.new", path, (int)gettid());
+    if (n < 0 || n >= (int)sizeof aside)
+        return fail("file: replace %.64s...: the path is %zu bytes, expected at most "
+                    "%d", path, strlen(path), PATH_MAX - 16);
+    int fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return file_fail("create", aside);
+    bool ok = write_all(fd, data, size) || file_fail("write", aside);
+    ok = file_finish(fd, ok, aside);
+    if (ok && rename(aside, path) != 0)
+        ok = file_fail("rename over", path);
+    if (!ok)
+        unlink(aside);
+    return ok && parent_sync(path);
+}
+
+bool file_copy(const char *from, const char *to)
+{
+    int in = open(from, O_RDONLY | O_CLOEXEC);
+    if (in < 0)
+        return file_fail("open", from);
+    int out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (out < 0) {
+        close(in);
+        return file_fail("create", to);
+    }
+    char block[1 << 16];
+    int64_t n = sizeof block;
+    bool ok = true;
+    while (ok && n == sizeof block) {
+        n = read_all(in, block, sizeof block);
+        if (n < 0)
+            ok = file_fail("read", from);
+        else
+            ok = write_all(out, block, n) || file_fail("write", to);
+    }
+    close(in);
+    return file_finish(out, ok, to);
+}
+
+bool folder_make(const char *path)
+{
+    char part[PATH_MAX];
+    size_t size = strlen(path);
+    if (size == 0 || size >= sizeof part)
+        return fail("folder: make '%.64s': the path is %zu bytes, expected 1 to %d",
+                    path, size, PATH_MAX - 1);
+    memcpy(part, path, size + 1);
+    for (size_t i = 1; i <= size; i++) {
+        if (part[i] != '/' && part[i] != 0)
+            continue;
+        part[i] = 0;
+        if (mkdir(part, 0777) != 0 && !folder_exists(part))
+            return fail("folder: make %s: %s", part, strerror(errno));
+        part[i] = path[i];
+    }
+    return true;
+}
+
+bool folder_sync(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        return fail("folder: open %s: %s", path, strerror(errno));
+    bool ok = fsync(fd) == 0 || errno == EINVAL;    /* some file systems cannot */
+    if (!ok)
+        fail("folder: sync %s: %s", path, strerror(errno));
+    close(fd);
+    return ok;
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+    (void)st, (void)type, (void)at;
+    if (remove(path) == 0)
+        return 0;
+    fail("folder: remove %s: %s", path, strerror(errno));
+    return 1;                           /* ends the walk */
+}
+
+bool folder_remove(const char *path)
+{
+    int stopped = nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    if (stopped < 0 && errno == ENOENT)
+        return true;
+    if (stopped < 0)
+        return fail("folder: remove %s: %s", path, strerror(errno));
+    return stopped == 0;
+}
+
+/* Afterwards `a` is what `b` was, and `b` what `a` was. */
+static bool folder_exchange(const char *a, const char *b)
+{
+    char aside[PATH_MAX];
+    if (renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE) == 0)
+        return true;
+    int n = snprintf(aside, sizeof aside, "%s.aside", a);
+    if (errno != EINVAL || n < 0 || n >= (int)sizeof aside)
+        return false;
+    return rename(b, aside) == 0 && rename(a, b) == 0 && rename(aside, a) == 0;
+}
+
+bool folder_replace(const char *part, const char *path)
+{
+    bool old = folder_exists(path);
+    if (old ? !folder_exchange(part, path) : rename(part, path) != 0)
+        return fail("folder: rename %s to %s: %s", part, path, strerror(errno));
+    return parent_sync(path) && (!old || folder_remove(part));
+}
+
+static int name_order(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+bool folder_list(struct arena *a, const char *path, char ***names, int64_t *count)
+{
+    DIR *dir = opendir(path);
+    if (!dir)
+        return fail("folder: open %s: %s", path, strerror(errno));
+    char **name = NULL;
+    int64_t n = 0, room = 0;
+    errno = 0;
+    for (struct dirent *e; (e = readdir(dir));) {
+        if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
+            continue;
+        GROW(a, name, n, room);
+        name[n++] = arena_copy(a, e->d_name, strlen(e->d_name));
+    }
+    bool ok = errno == 0 || fail("folder: read %s: %s", path, strerror(errno));
+    closedir(dir);
+    if (!ok)
+        return false;
+    if (n)
+        qsort(name, (size_t)n, sizeof *name, name_order);
+    *names = name;
+    *count = n;
+    return true;
+}
+
+bool file_exists(const char *path)
+{
+    return file_size(path) >= 0;
+}
+
+bool folder_exists(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+int64_t file_size(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && !S_ISDIR(st.st_mode) ? (int64_t)st.st_size : -1;
+}
+
+char *path_join(struct arena *a, const char *folder, const char *name)
+{
+    if (!*folder || *name == '/')
+        return arena_copy(a, name, strlen(name));
+    const char *slash = folder[strlen(folder) - 1] == '/' ? "" : "/";
+    return arena_text(a, "%s%s%s", folder, slash, name);
+}

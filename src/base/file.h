@@ -1,0 +1,34 @@
+/* file.h - whole files, folders, and replacement that survives a crash. */
+#ifndef BASE_FILE_H
+#define BASE_FILE_H
+
+#include "base/arena.h"
+
+struct bytes { char *at; int64_t size; };       /* at[size] is 0 when from file_read */
+
+/* The whole file; fails above `limit` bytes.  Lives as long as the arena's push. */
+MUST_USE bool file_read(struct arena *a, const char *path, int64_t limit,
+                        struct bytes *out);
+/* Read-only mapping until file_unmap; an empty file maps to {"", 0}. */
+MUST_USE bool file_map(const char *path, struct bytes *out);
+void file_unmap(struct bytes *b);
+/* Write aside, fsync, rename, fsync the folder: the old file or the new, no mix. */
+MUST_USE bool file_replace(const char *path, const void *data, int64_t size);
+MUST_USE bool file_copy(const char *from, const char *to);      /* bytes and fsync */
+MUST_USE bool folder_make(const char *path);                    /* like mkdir -p */
+MUST_USE bool folder_sync(const char *path);                    /* fsync the folder */
+MUST_USE bool folder_remove(const char *path);                  /* like rm -rf */
+/* `part`, written and synced, takes the place of `path` in one move; a folder that was
+ * there is removed afterwards.  (A file system that cannot exchange two names moves the
+ * old one aside first: a crash in between leaves both beside `path`.) */
+MUST_USE bool folder_replace(const char *part, const char *path);
+/* Names in a folder, sorted bytewise, without "." and "..". */
+MUST_USE bool folder_list(struct arena *a, const char *path, char ***names,
+                          int64_t *count);
+bool file_exists(const char *path);
+bool folder_exists(const char *path);
+int64_t file_size(const char *path);                            /* -1: no such file */
+/* "folder/name"; a name that starts with '/' stands alone. */
+char *path_join(struct arena *a, const char *folder, const char *name);
+
+#endif

@@ -1,0 +1,28 @@
+/* text.h - building text, taking it apart, and guessing what was meant. */
+#ifndef BASE_TEXT_H
+#define BASE_TEXT_H
+
+#include "base/arena.h"
+
+struct text {                   /* a growing text inside an arena; `at` ends in a NUL */
+    struct arena *arena;
+    char *at;
+    int64_t size, room;
+};
+struct text text_make(struct arena *a);
+void text_add(struct text *t, const char *fmt, ...) PRINTF_LIKE(2, 3);
+void text_add_bytes(struct text *t, const void *from, int64_t size);
+
+bool text_starts(const char *text, const char *with);
+bool text_ends(const char *text, const char *with);     /* ASCII case ignored */
+bool text_number(const char *text, double *out);        /* the whole text, finite */
+bool text_integer(const char *text, int64_t *out);      /* the whole text, in range */
+/* Words separated by any of `separators`; empty ones are left out. */
+int text_split(struct arena *a, const char *text, const char *separators,
+               char ***words);
+int text_distance(const char *a, const char *b);        /* edits from a to b */
+/* The candidate nearest to `name`, for messages; NULL when there is none. */
+const char *text_nearest(const char *name, const char *const *candidates, int count);
+bool text_utf8(const char *text, int64_t size);         /* is it valid UTF-8? */
+
+#endif

@@ -1,0 +1,346 @@
+/* hf_config.c - config.json and preprocessor_config.json to numbers.  Every key that
+ * changes the model is read or refused; none is guessed. */
+#include "checkpoint/hf.h"
+
+#include "base/text.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+
+enum { CONFIG_MOST = 16 << 20 };
+
+struct reader {                         /* one JSON object and where it is from */
+    const char *file, *section;
+    json_t *object;
+    bool ok;
+};
+
+static json_t *field(struct reader *r, const char *key)
+{
+    json_t *j = json_object_get(r->object, key);
+    return json_is_null(j) ? NULL : j;
+}
+
+static void wrong(struct reader *r, const char *key, const char *expected)
+{
+    json_t *j = json_object_get(r->object, key);
+    char *text = j ? json_dumps(j, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    if (r->ok)
+        fail("config: %s: %s%s is %.80s, expected %s", r->file, r->section, key,
+             text ? text : "missing", expected);
+    free(text);
+    r->ok = false;
+}
+
+enum { NEEDED = INT32_MIN };
+
+static int read_int(struct reader *r, const char *key, int preset, int least, int most)
+{
+    json_t *j = field(r, key);
+    char range[80];
+    if (!j && preset != NEEDED)
+        return preset;
+    json_int_t value = json_integer_value(j);
+    if (json_is_integer(j) && value >= least && value <= most)
+        return (int)value;
+    if (least == most)
+        snprintf(range, sizeof range, "%d", least);
+    else
+        snprintf(range, sizeof range, "a whole number in %d..%d", least, most);
+    wrong(r, key, range);
+    return least;
+}
+
+static double read_real(struct reader *r, const char *key, double preset, double least)
+{
+    json_t *j = field(r, key);
+    char range[80];
+    if (!j)
+        return preset;
+    if (json_is_number(j) && json_number_value(j) >= least)
+        return json_number_value(j);
+    snprintf(range, sizeof range, "a number of at least %g", least);
+    wrong(r, key, range);
+    return preset;
+}
+
+static bool read_bool(struct reader *r, const char *key, bool preset)
+{
+    json_t *j = field(r, key);
+    if (j && !json_is_boolean(j))
+        wrong(r, key, "true or false");
+    return j ? json_is_true(j) : preset;
+}
+
+/* The key must be absent or say exactly this. */
+static void only_text(struct reader *r, const char *key, const char *value)
+{
+    json_t *j = field(r, key);
+    char quoted[80];
+    if (j && (!json_is_string(j) || strcmp(json_string_value(j), value))) {
+        snprintf(quoted, sizeof quoted, "\"%s\"", value);
+        wrong(r, key, quoted);
+    }
+}
+
+static void only_real(struct reader *r, const char *key, double value)
+{
+    json_t *j = field(r, key);
+    char text[80];
+    if (j && (!json_is_number(j) || json_number_value(j) != value)) {
+        snprintf(text, sizeof text, "%.17g", value);
+        wrong(r, key, text);
+    }
+}
+
+static void only_bool(struct reader *r, const char *key, bool value)
+{
+    json_t *j = field(r, key);
+    if (j && (!json_is_boolean(j) || json_is_true(j) != value))
+        wrong(r, key, value ? "true" : "false");
+}
+
+static struct reader section(struct reader *top, const char *key, const char *prefix)
+{
+    json_t *j = field(top, key);
+    if (!json_is_object(j))
+        wrong(top, key, "an object");
+    return (struct reader){top->file, prefix, j, top->ok};
+}
+
+static int read_list(struct reader *r, const char *key, int *to, int most, int largest)
+{
+    json_t *j = field(r, key), *item;
+    char range[80];
+    size_t i;
+    if (!j)
+        return 0;
+    bool ok = json_is_array(j) && json_array_size(j) <= (size_t)most;
+    json_array_foreach(j, i, item) {
+        json_int_t value = json_integer_value(item);
+        ok = ok && json_is_integer(item) && value >= 0 && value <= largest;
+        if (ok)
+            to[i] = (int)value;
+    }
+    if (ok)
+        return (int)json_array_size(j);
+    snprintf(range, sizeof range, "a list of at most %d whole numbers in 0..%d", most,
+             largest);
+    wrong(r, key, range);
+    return 0;
+}
+
+enum { WIDEST = 1 << 20 };
+
+static void vision_read(struct reader *r, struct vision_config *v)
+{
+    v->depth = read_int(r, "depth", 27, 1, MAX_LAYERS);
+    v->width = read_int(r, "hidden_size", 1152, 1, WIDEST);
+    v->heads = read_int(r, "num_heads", 16, 1, WIDEST);
+    v->hidden = read_int(r, "intermediate_size", 4304, 1, WIDEST);
+    v->channels = read_int(r, "in_channels", 3, 3, 3);
+    v->patch = read_int(r, "patch_size", 16, 1, 1024);
+    v->frames = read_int(r, "temporal_patch_size", 2, 1, 16);
+    v->merge = read_int(r, "spatial_merge_size", 2, 1, 16);
+    v->positions = read_int(r, "num_position_embeddings", 2304, 1, WIDEST * 16);
+    v->out = read_int(r, "out_hidden_size", NEEDED, 1, WIDEST);
+    if (!field(r, "deepstack_visual_indexes"))
+        wrong(r, "deepstack_visual_indexes", "a list of whole numbers, [] for none");
+    v->taps = read_list(r, "deepstack_visual_indexes", v->tap, MAX_TAPS,
+                        MAX_LAYERS - 1);
+    v->theta = 10000;
+    v->eps = 1e-6;
+    only_text(r, "hidden_act", "gelu_pytorch_tanh");
+    json_t *rope = field(r, "rope_parameters");
+    if (rope) {
+        struct reader p = {r->file, "vision_config.rope_parameters.", rope, r->ok};
+        v->theta = read_real(&p, "rope_theta", v->theta, 1);
+        r->ok = p.ok;
+    }
+}
+
+static void rope_read(struct reader *r, struct decoder_config *d)
+{
+    struct reader p =
+        field(r, "rope_parameters")
+            ? section(r, "rope_parameters", "text_config.rope_parameters.")
+            : section(r, "rope_scaling", "text_config.rope_scaling.");
+    if (!p.object)
+        return;
+    d->theta = read_real(r, "rope_theta", 500000, 1);
+    p.ok = r->ok;
+    d->theta = read_real(&p, "rope_theta", d->theta, 1);
+    only_text(&p, "rope_type", "default");
+    only_text(&p, "type", "default");
+    only_bool(&p, "mrope_interleaved", true);
+    only_real(&p, "partial_rotary_factor", 1);
+    if (read_list(&p, "mrope_section", d->section, 3, WIDEST) != 3)
+        wrong(&p, "mrope_section", "three whole numbers");
+    r->ok = p.ok;
+}
+
+static void experts_read(struct reader *r, struct decoder_config *d)
+{
+    const char *key =
+        field(r, "num_local_experts") ? "num_local_experts" : "num_experts";
+    int mlp_only[MAX_LAYERS];
+    int nmlp = read_list(r, "mlp_only_layers", mlp_only, MAX_LAYERS, MAX_LAYERS - 1);
+    d->experts = read_int(r, key, 60, 0, 4096);
+    d->active = read_int(r, "num_experts_per_tok", 4, 0, 256);
+    d->expert_hidden = read_int(r, "moe_intermediate_size", 1408, 1, WIDEST);
+    d->aux_coef = read_real(r, "router_aux_loss_coef", 0.001, 0);
+    int every = read_int(r, "decoder_sparse_step", 1, 1, MAX_LAYERS);
+    for (int l = 0; l < d->layers; l++) {
+        d->moe[l] = d->experts > 0 && (l + 1) % every == 0;
+        for (int i = 0; i < nmlp; i++)
+            d->moe[l] &= mlp_only[i] != l;
+    }
+}
+
+/* Absent keys have the defaults of the family's reference class. */
+static void decoder_read(struct reader *r, bool moe, struct decoder_config *d)
+{
+    d->layers = read_int(r, "num_hidden_layers", moe ? 24 : 32, 1, MAX_LAYERS);
+    d->width = read_int(r, "hidden_size", NEEDED, 1, WIDEST);
+    d->heads = read_int(r, "num_attention_heads", moe ? 16 : 32, 1, WIDEST);
+    d->groups = read_int(r, "num_key_value_heads", moe ? 16 : 32, 1, WIDEST);
+    d->head_width = read_int(r, "head_dim", moe ? d->width / d->heads : 128, 1, WIDEST);
+    d->hidden = read_int(r, "intermediate_size", moe ? 5632 : 22016, 1, WIDEST);
+    d->vocabulary = read_int(r, "vocab_size", NEEDED, 1, 1 << 24);
+    d->eps = read_real(r, "rms_norm_eps", 1e-6, 0);
+    d->initial = read_real(r, "initializer_range", 0.02, 0);
+    only_text(r, "hidden_act", "silu");
+    only_bool(r, "attention_bias", false);
+    only_real(r, "attention_dropout", 0);
+    rope_read(r, d);
+    if (moe)
+        experts_read(r, d);
+}
+
+static bool config_read(struct reader *r, struct model_config *out)
+{
+    const char *type = json_string_value(json_object_get(r->object, "model_type"));
+    bool moe = type && !strcmp(type, "qwen3_vl_moe");
+    *out = (struct model_config){.has_vision = true};
+    if (!moe && !(type && !strcmp(type, "qwen3_vl")))
+        wrong(r, "model_type", "\"qwen3_vl_moe\" or \"qwen3_vl\"");
+    if (field(r, "quantization_config"))
+        wrong(r, "quantization_config", "none: weights in f32, bf16 or f16");
+    out->image_token = read_int(r, "image_token_id", 151655, 0, 1 << 24);
+    out->video_token = read_int(r, "video_token_id", 151656, 0, 1 << 24);
+    out->vision_start = read_int(r, "vision_start_token_id", 151652, 0, 1 << 24);
+    out->vision_end = read_int(r, "vision_end_token_id", 151653, 0, 1 << 24);
+    out->decoder.tied = read_bool(r, "tie_word_embeddings", false);
+    struct reader vision = section(r, "vision_config", "vision_config.");
+    if (vision.object)
+        vision_read(&vision, &out->vision);
+    struct reader text = section(r, "text_config", "text_config.");
+    text.ok = vision.ok;
+    if (text.object) {
+        decoder_read(&text, moe, &out->decoder);
+        out->eos = read_int(&text, "eos_token_id", -1, 0, 1 << 24);
+        out->bos = read_int(&text, "bos_token_id", -1, 0, 1 << 24);
+        out->pad = read_int(&text, "pad_token_id", -1, 0, 1 << 24);
+    }
+    return r->ok && text.ok;
+}
+
+static bool json_read(const char *name, const char *json, int64_t size, json_t **out)
+{
+    json_error_t error;
+    *out = json_loadb(json, (size_t)size, 0, &error);
+    if (!*out)
+        return fail("config: %s line %d: %s", name, error.line, error.text);
+    if (json_is_object(*out))
+        return true;
+    json_decref(*out);
+    return fail("config: %s: it is no JSON object", name);
+}
+
+bool hf_config_parse(const char *name, const char *json, int64_t size,
+                     struct model_config *out)
+{
+    json_t *all;
+    bool ok = json_read(name, json, size, &all);
+    if (ok) {
+        struct reader r = {name, "", all, true};
+        ok = config_read(&r, out);
+        json_decref(all);
+    }
+    ok = ok && (model_config_check(out) || fail_in("config: %s", name));
+    return ok || fail_kind(FAULT_CHECKPOINT);
+}
+
+bool hf_config_read(struct arena *a, const char *folder, struct model_config *out)
+{
+    struct bytes text;
+    char *path = path_join(a, folder, "config.json");
+    return (file_read(a, path, CONFIG_MOST, &text) || fail_kind(FAULT_CHECKPOINT)) &&
+           hf_config_parse(path, text.at, text.size, out);
+}
+
+static void read_channels(struct reader *r, const char *key, float to[3], double least)
+{
+    json_t *j = field(r, key), *item;
+    float value[3];
+    char range[80];
+    size_t i;
+    if (!j)
+        return;
+    bool ok = json_array_size(j) == 3;
+    json_array_foreach(j, i, item) {
+        ok = ok && json_is_number(item) && json_number_value(item) >= least;
+        if (ok)
+            value[i] = (float)json_number_value(item);
+    }
+    snprintf(range, sizeof range, "three numbers of at least %g", least);
+    if (ok)
+        memcpy(to, value, sizeof value);
+    else
+        wrong(r, key, range);
+}
+
+/* shortest_edge and longest_edge are pixel counts, not edges; min_pixels and max_pixels
+ * beside `size` override them. */
+static bool processor_read(const char *path, json_t *all, struct hf_processor *out)
+{
+    struct reader r = {path, "", all, true};
+    int least = (int)out->min_pixels, most = (int)out->max_pixels;
+    if (field(&r, "size")) {
+        struct reader s = section(&r, "size", "size.");
+        least = read_int(&s, "shortest_edge", least, 1, 1 << 30);
+        most = read_int(&s, "longest_edge", most, 1, 1 << 30);
+        r.ok = s.ok;
+    }
+    out->min_pixels = read_int(&r, "min_pixels", least, 1, 1 << 30);
+    out->max_pixels = read_int(&r, "max_pixels", most, 1, 1 << 30);
+    read_channels(&r, "image_mean", out->mean, -1e6);
+    read_channels(&r, "image_std", out->std, 1e-6);
+    only_bool(&r, "do_resize", true);
+    only_bool(&r, "do_rescale", true);
+    only_bool(&r, "do_normalize", true);
+    only_bool(&r, "do_convert_rgb", true);
+    only_real(&r, "rescale_factor", 1.0 / 255);
+    only_real(&r, "resample", 3);
+    return r.ok && (out->min_pixels <= out->max_pixels ||
+                    fail("config: %s: min_pixels %" PRId64 " is above max_pixels %"
+                         PRId64, path, out->min_pixels, out->max_pixels));
+}
+
+bool hf_processor_read(struct arena *a, const char *folder, struct hf_processor *out,
+                       bool *found)
+{
+    struct bytes text;
+    json_t *all;
+    char *path = path_join(a, folder, "preprocessor_config.json");
+    *found = file_exists(path);
+    if (!*found)
+        return true;
+    if (!file_read(a, path, CONFIG_MOST, &text) ||
+        !json_read(path, text.at, text.size, &all))
+        return fail_kind(FAULT_CHECKPOINT);
+    bool ok = processor_read(path, all, out);
+    json_decref(all);
+    return ok || fail_kind(FAULT_CHECKPOINT);
+}

@@ -1,0 +1,41 @@
+/* convert.c - vlmoe convert: model folders and training states to model folders. */
+#include "cli/cli.h"
+
+#include "train/convert.h"
+
+static bool run(struct arena *arena, int argc, char **argv)
+{
+    struct arguments a = {.arena = arena};
+    struct convert_options o = {0};
+    int64_t megabytes = 5000;
+    const struct option option[] = {
+        {"dtype", &o.dtype, NULL, NULL}, {"like", &o.like, NULL, NULL},
+        {"shard-mb", NULL, &megabytes, NULL}};
+    if (!arguments_read(&a, argc, argv, option, COUNT(option), 2, 2))
+        return false;
+    if (o.dtype && strcmp(o.dtype, "f32") && strcmp(o.dtype, "bf16")) {
+        fail("convert: --dtype %s is not f32 or bf16", o.dtype);
+        return fail_kind(FAULT_USAGE);
+    }
+    if (megabytes == 0) {
+        fail("convert: --shard-mb 0 leaves no room for tensors");
+        return fail_kind(FAULT_USAGE);
+    }
+    o.from = a.at[0];
+    o.to = a.at[1];
+    o.shard_bytes = megabytes * 1000000;
+    if (!convert(&o))
+        return false;
+    printf("wrote %s\n", o.to);
+    return true;
+}
+
+const struct command command_convert = {
+    "convert", "SRC DST [--dtype f32|bf16] [--like DIR] [--shard-mb N]",
+    "a model folder or training state into a model folder",
+    "Writes a Hugging Face folder from another one, or from a training state\n"
+    "(runs/NAME/checkpoints/step-N), one tensor at a time.  --dtype changes the type of the\n"
+    "weights (else as in the model folder), --like names the folder whose config and other\n"
+    "files are taken, --shard-mb the largest weight file (5000).\n\n"
+    "example: vlmoe convert runs/quickstart/checkpoints/step-200 out --dtype bf16", run,
+};

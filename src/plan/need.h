@@ -1,0 +1,45 @@
+/* need.h - which passes of which segments run, and what happens to each value between
+ * its forward and its backward use.  Facts about one microbatch; the same for all. */
+#ifndef PLAN_NEED_H
+#define PLAN_NEED_H
+
+#include "plan/policy.h"
+
+enum stay {
+    STAY_NONE,                          /* backward does not read it */
+    STAY_KEEP,                          /* stays where it is */
+    STAY_AGAIN,                         /* dropped, made again */
+    STAY_PARK,                          /* moved to host memory and back */
+    STAY_RELOAD,                        /* an input: dropped, loaded again */
+};
+
+struct unit_list {                      /* layer l: unit[first[l]] .. unit[first[l + 1] - 1] */
+    int *first, *unit;
+};
+
+struct need {
+    const struct graph *graph;
+    bool *wants;                        /* [values] that get gradients */
+    bool *output;                       /* [values] the caller reads after the step */
+    bool *forward, *backward, *weight;  /* [nodes] passes that run.  A fused backward
+                                         * counts as backward even for dw alone. */
+    enum stay *stay;                    /* [values] */
+    int *last_reader;                   /* [values] last node whose forward reads it, its
+                                         * producer if none does; -1: unread input */
+    int *park, *park_next;              /* [nodes], [values]: lists ended by -1: what may
+                                         * be parked once this node has run forward */
+    int *fetch, *fetch_next;            /* [layers], [values]: what backward of this layer
+                                         * is the first to want back */
+    int *layer_node;                    /* [layers + 1] first node of each layer */
+    bool *layer_forward, *layer_backward;               /* [layers] anything to do? */
+    struct unit_list read[2];           /* weights that forward, backward visits read */
+    struct unit_list written;           /* gradients that backward visits write */
+};
+
+/* `backward`: is there a backward pass at all? */
+struct need need_make(struct arena *a, const struct graph *g, const struct policy *policy,
+                      bool backward, const int *output, int outputs);
+/* Does backward of n give a gradient to its input i? */
+bool need_din(const struct need *d, const struct node *n, int i);
+
+#endif

@@ -1,0 +1,169 @@
+/* plan.h - one training step of one rank, lowered to a flat list.
+ *
+ * Everything that makes large training hard to read - gathering weights, keeping or
+ * running again or moving activations, pipeline order, which lane waits for which - is
+ * decided here, once, before the first step.  The result can be printed, diffed, and
+ * checked; running it takes no decisions (run/run.h).
+ *
+ *     struct order order = order_1f1b(a, 0, 1, mbs);
+ *     struct plan *p = plan_build(a, &graph, &(struct plan_options){
+ *         .order = &order, .policy = &policy, .moments = 2,
+ *         .output = (int[]){loss}, .outputs = 1});
+ *
+ * Passes, one file each: policy.c (names to masks), order.c (pipeline order), need.c
+ * (which segments and values backward needs), plan.c (the list), place.c (memory),
+ * waits.c (lanes), simulate.c, explain.c, check.c (an independent verifier). */
+#ifndef PLAN_PLAN_H
+#define PLAN_PLAN_H
+
+#include "base/text.h"
+#include "plan/policy.h"
+
+enum step_kind {
+    STEP_FORWARD, STEP_BACKWARD, STEP_WEIGHT,
+    STEP_ZERO,                          /* a gradient no weight pass reaches */
+    STEP_GATHER, STEP_REDUCE,           /* a unit's weights in, its gradients out */
+    STEP_LOAD,                          /* one batch input to the device */
+    STEP_OFFLOAD, STEP_FETCH,           /* one value to host memory and back */
+    STEP_SEND, STEP_RECV, STEP_SEND_GRAD, STEP_RECV_GRAD,
+    STEP_KINDS
+};
+extern const char *const step_name[STEP_KINDS];
+
+/* What memory is for.  The first three live as long as the run. */
+enum memory {
+    MEMORY_WEIGHT, MEMORY_GRADIENT, MEMORY_OPTIMIZER,
+    MEMORY_ACTIVATION,                  /* values and their gradients */
+    MEMORY_INPUT, MEMORY_WORKSPACE,
+    MEMORY_HOST,                        /* parked values: not in the device slab */
+    MEMORIES
+};
+extern const char *const memory_name[MEMORIES];
+
+/* ---- order: what one rank does in a step, pipeline-wise ---- */
+
+struct order_item { bool backward; int mb; };
+struct order {
+    int mbs;                            /* microbatches */
+    int64_t count;
+    struct order_item *item;
+};
+struct order order_1f1b(struct arena *a, int stage, int stages, int mbs);
+struct order order_forward(struct arena *a, int mbs);   /* evaluation, generation */
+
+/* ---- the plan ---- */
+
+enum { ALIGN = 256 };                   /* bytes; of every buffer */
+
+struct buffer {                         /* a stretch of memory with a lifetime */
+    enum memory kind;
+    const char *name, *component;       /* component: NULL for a unit's, which hold many */
+    int value, unit, mb;                /* -1: none */
+    bool gradient;                      /* of the value */
+    bool whole;                         /* lives as long as the run: kept between steps */
+    int64_t first, last;                /* steps that touch it first and last; -1 never.
+                                         * An output's last is the step count. */
+    int64_t bytes, offset;              /* from the start of its slab */
+};
+
+struct step {
+    enum step_kind kind;
+    enum lane lane;
+    int node, value, unit, param, mb;   /* -1: does not apply */
+    int in[MAX_IO], out[MAX_IO], w[MAX_WEIGHT];         /* buffers, -1 absent */
+    int din[MAX_IO], dout[MAX_IO], dw[MAX_WEIGHT];
+    int work;                           /* scratch buffer, -1 none */
+    float beta[MAX_IO], beta_w[MAX_WEIGHT];             /* reduce: beta[0] */
+    bool again;                         /* a forward that runs a second time */
+    int tally;                          /* row of plan.tally */
+    int64_t at;                         /* position within its lane */
+    int64_t wait[LANES];                /* run after this many steps of that lane */
+};
+
+/* How many steps of one sort a plan has: what a run must be able to show it did. */
+struct tally {
+    enum step_kind kind;
+    bool again;
+    const char *name, *tower;           /* of the segment, value or unit */
+    int64_t count;
+};
+
+struct plan {
+    const struct graph *graph;
+    int mbs;
+    int64_t nstep, nbuffer, ntally, step_room, buffer_room, tally_room;
+    struct step *step;
+    struct buffer *buffer;
+    struct tally *tally;
+    int64_t length[LANES];              /* steps of each lane */
+
+    int64_t bytes;                      /* the device slab, all of it */
+    int64_t state_bytes;                /* its first part: weights, gradients, optimizer */
+    int64_t host_bytes;                 /* the host slab */
+    int64_t peak_step;                  /* the step with the most live bytes */
+    int64_t live_bytes;                 /* of the device at that step; the rest of `bytes`
+                                         * is lost to placement (or is slack) */
+
+    int moments;
+    int *weight, *gradient, *moment[2]; /* [units] whole-run buffers, -1 none */
+    int outputs, *output;               /* values kept to the end of the step */
+    int *output_buffer;                 /* [mbs * outputs] */
+};
+
+struct plan_options {
+    const struct order *order;
+    const struct policy *policy;        /* NULL: policy_plain() */
+    int moments;                        /* optimizer tensors a trainable parameter has, 0..2 */
+    const int *output;                  /* values the caller reads after the step */
+    int outputs;
+    const int *shards;                  /* [units] ranks each unit's storage is divided
+                                         * over; NULL: one each, nothing to gather */
+    const struct plan *state;           /* share the whole-run memory of that plan, whose
+                                         * graph has the same units and params; or NULL */
+};
+
+/* The plan lives in the arena; the graph must outlive it. */
+struct plan *plan_build(struct arena *a, const struct graph *g,
+                        const struct plan_options *options);
+
+/* Predicted seconds of one step.  cost[i] is the time of step i by itself; end, where
+ * not NULL, gets when each step ends. */
+struct prediction {
+    double seconds;
+    double busy[LANES];                 /* the lane's steps, summed */
+    double idle;                        /* compute lane waiting for others */
+};
+struct prediction plan_simulate(const struct plan *p, struct arena *scratch,
+                                const double *cost, double *end);
+
+/* One line of text a step: number, lane, kind, layer.name, microbatch, waits. */
+void plan_explain_step(const struct plan *p, int64_t step, struct text *t);
+void plan_explain(const struct plan *p, struct text *t, int64_t limit);  /* -1: all */
+/* Bytes at the peak by kind and component, and what the plan does, counted. */
+void plan_summary(const struct plan *p, struct text *t);
+
+/* Bytes at the peak, by component (a row each, those of graph.h in their order) and kind.
+ * Device kinds add up to plan.live_bytes, MEMORY_HOST to the most parked at once. */
+struct memory_row { const char *component; int64_t bytes[MEMORIES]; };
+int plan_memory(const struct plan *p, struct arena *a, struct memory_row **rows);
+
+/* Replays the plan symbolically and fails with the first broken promise: a buffer read
+ * before it is written, a wrong beta, two live buffers in one place, a missing wait. */
+MUST_USE bool plan_check(const struct plan *p);
+
+/* ---- what a step touches: for passes ---- */
+
+struct touch { int buffer; bool write; };
+enum { MAX_TOUCH = 4 * MAX_IO + 2 * MAX_WEIGHT + 1 };
+int step_touches(const struct step *s, struct touch out[MAX_TOUCH]);
+
+/* ---- passes, in the order plan_build runs them ---- */
+
+/* First and last step of every buffer. */
+void plan_lifetimes(struct plan *p);
+/* Offsets, slab sizes, the peak. */
+void plan_place(struct plan *p, double slack);
+/* step.at, step.wait, length: transitively reduced. */
+void plan_waits(struct plan *p);
+
+#endif

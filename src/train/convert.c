@@ -1,0 +1,104 @@
+/* convert.c - reads weights where they are and streams them into a model folder. */
+#include "train/convert.h"
+
+#include "checkpoint/state.h"
+#include "train/model.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+
+struct origin {                         /* one of the two */
+    struct hf_folder folder;
+    struct state state;
+    const struct graph *graph;
+};
+
+static bool folder_get(void *arg, int64_t param, float *to)
+{
+    const struct origin *o = arg;
+    return hf_load(&o->folder, &o->graph->param[param], to);
+}
+
+static bool state_get(void *arg, int64_t param, float *to)
+{
+    const struct origin *o = arg;
+    const struct param *p = &o->graph->param[param];
+    struct disk_tensor want = {.name = p->name, .dtype = DTYPE_F32, .ndim = p->nrows};
+    memcpy(want.dim, p->rows, sizeof *p->rows * (size_t)p->nrows);
+    return state_read(&o->state, &want, to);
+}
+
+/* ROOT/step-N taken apart; false: it is no such path. */
+static bool step_of(struct arena *a, const char *path, const char **root, int64_t *step)
+{
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    char *copy = arena_copy(a, path, n), *slash = strrchr(copy, '/');
+    const char *name = slash ? slash + 1 : copy;
+    char *end;
+    if (strncmp(name, "step-", 5))
+        return false;
+    *step = strtoll(name + 5, &end, 10);
+    *root = slash ? arena_copy(a, copy, (size_t)(slash - copy)) : ".";
+    return end != name + 5 && !*end;
+}
+
+/* The model folder a state's run was started from, as its manifest says. */
+static const char *state_model(const struct state *s, struct arena *a)
+{
+    json_t *meta = json_loads(s->meta, 0, NULL);
+    const char *text = json_string_value(json_object_get(meta, "model"));
+    const char *copy = text ? arena_copy(a, text, strlen(text)) : NULL;
+    json_decref(meta);
+    return copy;
+}
+
+static bool save(struct arena *a, const struct convert_options *o, const char *like,
+                 struct origin *from, bool (*get)(void *, int64_t, float *))
+{
+    struct model_config config;
+    const struct capacity least = {.tokens = 1, .patches = 1, .segments = 1, .images = 1};
+    struct capacity capacity = least;
+    struct model model;
+    struct model_purpose purpose = purpose_logits();
+    enum dtype dtype = o->dtype && !strcmp(o->dtype, "bf16") ? DTYPE_BF16 : DTYPE_F32;
+    if (!hf_config_read(a, like, &config))
+        return false;
+    capacity.patches = (int64_t)config.vision.merge * config.vision.merge;
+    model_record(a, &config, &capacity, &purpose, &model);
+    from->graph = &model.graph;
+    if (from->folder.nfile &&
+        !hf_check(&from->folder, model.graph.param, model.graph.nparam))
+        return false;
+    const struct hf_weights weights = {
+        .get = get, .arg = from, .param = model.graph.param, .count = model.graph.nparam,
+        .retype = o->dtype != NULL};
+    return hf_save(o->to, like, &weights, dtype, o->shard_bytes);
+}
+
+bool convert(const struct convert_options *o)
+{
+    struct arena a = arena_make("convert");
+    struct origin from = {0};
+    const char *root, *like = o->like;
+    int64_t step;
+    bool ok, is_state = step_of(&a, o->from, &root, &step) && folder_exists(o->from);
+    if (is_state) {
+        ok = state_open(&a, root, step, &from.state);
+        if (ok && !like)
+            like = state_model(&from.state, &a);
+        if (ok && !like)
+            ok = fail("convert: %s does not say which model it trains; name it with --like",
+                      o->from);
+        ok = ok && save(&a, o, like, &from, state_get);
+        state_close(&from.state);
+    } else {
+        ok = hf_open(&a, o->from, &from.folder) &&
+             save(&a, o, like ? like : o->from, &from, folder_get);
+        hf_close(&from.folder);
+    }
+    arena_free(&a);
+    return ok || fail_kind(FAULT_CHECKPOINT);
+}

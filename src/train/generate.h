@@ -1,0 +1,25 @@
+/* generate.h - greedy answers of a model, many at a time in packed rows.
+ *
+ * Every new token runs the packed prompts again: right and simple, meant for samples
+ * during training and for checks, not for serving. */
+#ifndef TRAIN_GENERATE_H
+#define TRAIN_GENERATE_H
+
+#include "train/session.h"
+
+struct answer {
+    const char *text;                   /* without the end token */
+    int tokens;
+    bool ended;                         /* by its end token, not by the limit */
+};
+/* Answers to the prompts (messages up to the first assistant turn) of `sample`; in
+ * `a`.  A sample that cannot be read, or a prompt that does not fit a row, fails. */
+MUST_USE bool generate(struct session *s, struct view_of_model *view, struct arena *a,
+                       const struct sample *sample, int count, int most_tokens,
+                       struct answer *out);
+/* The first assistant turn's text; NULL if there is none. */
+const char *sample_answer(const struct sample *s, struct arena *a);
+/* The user's text, images shown as <image>. */
+const char *sample_prompt(const struct sample *s, struct arena *a);
+
+#endif

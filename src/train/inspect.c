@@ -1,0 +1,301 @@
+/* inspect.c - prints packed rows, images, whole data sets; writes shards. */
+#include "train/inspect.h"
+
+#include "checkpoint/hf.h"
+#include "data/shard.h"
+
+#include <inttypes.h>
+
+/* ---- packed rows ---- */
+
+static void piece_add(struct text *t, const char *piece)
+{
+    for (const char *c = piece; *c; c++)
+        if (*c == '\n')
+            text_add(t, "\\n");
+        else if (*c == '\t')
+            text_add(t, "\\t");
+        else
+            text_add_bytes(t, c, 1);
+}
+
+static void row_print(const struct session *s, const struct row *row, int64_t number,
+                      struct text *t)
+{
+    struct arena a = arena_make("row");
+    const struct ledger *l = &row->ledger;
+    text_add(t, "row %" PRId64 ": %d samples, %" PRId64 " images; %" PRId64 " supervised + %"
+             PRId64 " context + %" PRId64 " image + %" PRId64 " padding = %" PRId64
+             " slots; %" PRId64 " of %" PRId64 " patches\n", number, row->nsample, l->images,
+             l->supervised, l->context, l->image, l->padding, l->slots, l->patches,
+             l->patch_slots);
+    text_add(t, "%6s %-20s %8s %8s %6s  %s\n", "place", "piece", "input", "target", "weight",
+             "position t,y,x; image feature");
+    int sample = 0, start = 0;
+    for (int i = 0; i < row->live; i++) {
+        if (sample < row->nsample && i == row->segment[sample]) {
+            text_add(t, "-- %s\n", row->sample[sample].name);
+            start = i;
+            sample++;
+        }
+        int32_t id = row->input[i];
+        const int32_t *p = row->position + 3 * i;
+        struct text piece = text_make(&a);
+        piece_add(&piece, tokenizer_decode(s->tokenizer, &a, &id, 1, true));
+        text_add(t, "%6d %-20s %8d %8d %6d  %d,%d,%d", i - start, piece.at, id,
+                 row->target[i], row->target[i] >= 0, p[0], p[1], p[2]);
+        if (row->feature[i] >= 0)
+            text_add(t, "; %d", row->feature[i]);
+        text_add(t, "\n");
+    }
+    arena_free(&a);
+}
+
+bool inspect_rows(const struct recipe *r, int64_t count, struct text *t)
+{
+    struct session s;
+    struct loader *l = NULL;
+    const struct row *row;
+    bool end = false;
+    bool ok = session_open(&s, r, true) && session_data(&s) &&
+              loader_open(&s.arena, &s.loader, NULL, &l);
+    for (int64_t i = 0; ok && !end && i < count; i++) {
+        ok = loader_next(l, &row, &end);
+        if (ok && !end)
+            row_print(&s, row, i, t);
+    }
+    if (l)
+        loader_close(l);
+    session_close(&s);
+    return ok;
+}
+
+/* ---- images ---- */
+
+static bool name_find(const char *what, const char *name, const char *const *names, int count,
+                      int *out)
+{
+    for (*out = 0; name && *out < count; ++*out)
+        if (!strcmp(names[*out], name))
+            return true;
+    *out = 0;
+    if (!name)
+        return true;
+    fail("data: %s '%s' is not known; nearest is '%s'", what, name,
+         text_nearest(name, names, count));
+    return fail_kind(FAULT_USAGE);
+}
+
+static bool shape_read(struct arena *a, const struct inspect_image *o,
+                       struct image_shape *shape, int *exif)
+{
+    int rule;
+    bool found;
+    *shape = image_shape_default;
+    if (!name_find("rule", o->rule, resize_rule_name, 2, &rule) ||
+        !name_find("exif", o->exif, exif_rule_name, 2, exif))
+        return false;
+    shape->rule = (enum resize_rule)rule;
+    if (o->model) {
+        struct model_config c;
+        struct hf_processor p = {.min_pixels = shape->min_pixels,
+                                 .max_pixels = shape->max_pixels};
+        memcpy(p.mean, shape->mean, sizeof p.mean);
+        memcpy(p.std, shape->std, sizeof p.std);
+        if (!hf_config_read(a, o->model, &c) || !hf_processor_read(a, o->model, &p, &found))
+            return false;
+        shape->patch = c.vision.patch;
+        shape->frames = c.vision.frames;
+        shape->merge = c.vision.merge;
+        shape->min_pixels = p.min_pixels;
+        shape->max_pixels = p.max_pixels;
+        memcpy(shape->mean, p.mean, sizeof p.mean);
+        memcpy(shape->std, p.std, sizeof p.std);
+    }
+    shape->min_pixels = o->min_pixels ? o->min_pixels : shape->min_pixels;
+    shape->max_pixels = o->max_pixels ? o->max_pixels : shape->max_pixels;
+    if (shape->min_pixels <= shape->max_pixels)
+        return true;
+    fail("data: min pixels %" PRId64 " are above max pixels %" PRId64, shape->min_pixels,
+         shape->max_pixels);
+    return fail_kind(FAULT_USAGE);
+}
+
+static bool patches_write(struct arena *a, const char *path, const struct patches *p,
+                          int count)
+{
+    static const char *const meta[] = {"format", "pt"};
+    struct safetensors_writer *w;
+    int64_t *grid = NEW(a, int64_t, 3 * (int64_t)count), rows = 0;
+    for (int i = 0; i < count; i++) {
+        grid[3 * i] = 1;
+        grid[3 * i + 1] = p[i].grid_h;
+        grid[3 * i + 2] = p[i].grid_w;
+        rows += (int64_t)p[i].grid_h * p[i].grid_w;
+    }
+    int64_t values = p[0].values;
+    const struct disk_tensor tensor[] = {
+        {.name = "pixel_values", .dtype = DTYPE_F32, .ndim = 2, .dim = {rows, values},
+         .count = rows * values, .bytes = rows * values * 4},
+        {.name = "image_grid_thw", .dtype = DTYPE_I64, .ndim = 2, .dim = {count, 3},
+         .count = 3 * (int64_t)count, .bytes = 24 * (int64_t)count},
+    };
+    if (!safetensors_create(a, path, tensor, COUNT(tensor), meta, 1, &w))
+        return false;
+    bool ok = true;
+    for (int i = 0; i < count && ok; i++)
+        ok = safetensors_write(w, p[i].pixels,
+                               4 * values * (int64_t)p[i].grid_h * p[i].grid_w);
+    if (ok && safetensors_write(w, grid, tensor[1].bytes))
+        return safetensors_finish(w);
+    safetensors_abandon(w);
+    return false;
+}
+
+bool inspect_images(const struct inspect_image *o, const char *const *file, int count,
+                    struct text *t)
+{
+    struct arena a = arena_make("images");
+    struct image_shape shape;
+    struct patches *p = NEW(&a, struct patches, count);
+    int exif;
+    bool ok = shape_read(&a, o, &shape, &exif);
+    for (int i = 0; i < count && ok; i++) {
+        struct image_source source = {.path = file[i], .name = file[i]};
+        struct bytes bytes;
+        int width, height;
+        ok = (image_source_read(&a, &source, &bytes) &&
+              ((image_size(bytes, (enum exif_rule)exif, &image_limits_default, &width,
+                           &height) &&
+                image_load(&a, bytes, (enum exif_rule)exif, &image_limits_default, &shape,
+                           &p[i])) || fail_in("%s", file[i]))) || fail_kind(FAULT_DATA);
+        if (ok)
+            text_add(t, "%s: %dx%d pixels -> grid %dx%d patches, %d tokens\n", file[i], width,
+                     height, p[i].grid_w, p[i].grid_h,
+                     p[i].grid_w * p[i].grid_h / (shape.merge * shape.merge));
+    }
+    ok = ok && (!o->out || patches_write(&a, o->out, p, count) || fail_kind(FAULT_DATA));
+    arena_free(&a);
+    return ok;
+}
+
+/* ---- a whole data set ---- */
+
+enum { BINS = 24 };                     /* by powers of two */
+
+struct survey {
+    int64_t samples, bad, images, tokens, patches, supervised, shrunk, no_loss, too_long;
+    int64_t token_bin[BINS], patch_bin[BINS];
+};
+
+static int bin_of(int64_t x)
+{
+    int bin = 0;
+    while (bin < BINS - 1 && x >= (int64_t)1 << (bin + 1))
+        bin++;
+    return bin;
+}
+
+static void survey_add(struct survey *v, const struct encoded *e, const struct row_shape *s)
+{
+    int64_t scored = 0;
+    for (int i = 1; i < e->tokens; i++)
+        scored += e->scored[i];
+    v->images += e->nimage;
+    v->tokens += e->tokens;
+    v->patches += e->patches;
+    v->supervised += scored;
+    v->shrunk += e->shrunk;
+    v->no_loss += scored == 0;
+    v->too_long += e->tokens > s->tokens || e->patches > s->patches;
+    v->token_bin[bin_of(e->tokens)]++;
+    v->patch_bin[bin_of(e->patches)]++;
+}
+
+static void histogram(struct text *t, const char *name, const int64_t *bin)
+{
+    int last = BINS - 1;
+    while (last > 0 && !bin[last])
+        last--;
+    text_add(t, "\n%s of a sample\n", name);
+    for (int i = 0; i <= last; i++)
+        if (bin[i])
+            text_add(t, "  %8d..%-8d %10" PRId64 "\n", i ? 1 << i : 0, (1 << (i + 1)) - 1,
+                     bin[i]);
+}
+
+static void survey_print(const struct survey *v, struct text *t)
+{
+    const struct { const char *name; int64_t count; } line[] = {
+        {"samples", v->samples}, {"bad", v->bad}, {"too long for a row", v->too_long},
+        {"without supervised tokens", v->no_loss}, {"with shrunk images", v->shrunk},
+        {"images", v->images}, {"tokens", v->tokens}, {"supervised tokens", v->supervised},
+        {"patches", v->patches},
+    };
+    for (int i = 0; i < COUNT(line); i++)
+        text_add(t, "%-28s%12" PRId64 "\n", line[i].name, line[i].count);
+    histogram(t, "tokens", v->token_bin);
+    histogram(t, "patches", v->patch_bin);
+}
+
+static bool sample_survey(const struct session *s, int part, int64_t index, struct survey *v)
+{
+    struct arena item = arena_make("sample");
+    struct sample sample;
+    struct encoded e;
+    bool ok = source_read(s->source[part], index, &item, &sample) &&
+              loader_encode(&s->loader, &sample, &item, &e);
+    if (ok)
+        survey_add(v, &e, &s->loader.shape);
+    arena_free(&item);
+    return ok;
+}
+
+bool inspect_data(const struct recipe *r, struct text *t)
+{
+    struct session s;
+    struct survey v = {0};
+    bool ok = session_open(&s, r, true) && session_data(&s);
+    for (int part = 0; ok && part < s.nsource; part++)
+        for (int64_t i = 0; i < source_count(s.source[part]); i++) {
+            v.samples++;
+            if (sample_survey(&s, part, i, &v))
+                continue;
+            v.bad++;
+            text_add(t, "bad: %s\n", fail_message());
+        }
+    if (ok)
+        survey_print(&v, t);
+    session_close(&s);
+    if (ok && v.bad) {
+        fail("data: %" PRId64 " of %" PRId64 " samples cannot be read", v.bad, v.samples);
+        return fail_kind(FAULT_DATA);
+    }
+    return ok;
+}
+
+bool inspect_shards(const struct inspect_pack *o, struct text *t)
+{
+    struct arena a = arena_make("shards");
+    const struct source_options from = {.path = o->from, .format = o->format,
+                                        .images = o->images};
+    const struct shard_options to = {.folder = o->to, .bytes = o->shard_mb * 1000000,
+                                     .skip = true};
+    struct source *source;
+    struct shard_report done;
+    bool ok = source_open(&a, &from, &source);
+    if (ok) {
+        ok = shards_write(source, &to, &done);
+        source_close(source);
+    }
+    if (ok) {
+        text_add(t, "%s: %" PRId64 " samples, %" PRId64 " images (%.1f MB) in %" PRId64
+                 " shards\n", o->to, done.samples, done.images,
+                 (double)done.image_bytes / 1e6, done.shards);
+        if (done.bad)
+            text_add(t, "%" PRId64 " samples left out; the first: %s\n", done.bad,
+                     done.first_bad);
+    }
+    arena_free(&a);
+    return ok || fail_kind(FAULT_DATA);
+}

@@ -1,0 +1,29 @@
+/* inspect.h - looking at data the way training sees it; what `vlmoe data` prints. */
+#ifndef TRAIN_INSPECT_H
+#define TRAIN_INSPECT_H
+
+#include "base/text.h"
+#include "train/session.h"
+
+/* The first `count` packed rows of a recipe: a line a token. */
+MUST_USE bool inspect_rows(const struct recipe *r, int64_t count, struct text *t);
+
+struct inspect_image {
+    const char *out;                    /* safetensors: pixel_values F32, image_grid_thw I64 */
+    const char *model;                  /* folder whose config and processor apply, or NULL */
+    const char *rule, *exif;            /* names, or NULL: torchvision, apply */
+    int64_t min_pixels, max_pixels;     /* 0: the processor's */
+};
+MUST_USE bool inspect_images(const struct inspect_image *o, const char *const *file,
+                             int count, struct text *t);
+
+/* Reads and encodes every sample once.  Fails (data) if one is bad, after the report. */
+MUST_USE bool inspect_data(const struct recipe *r, struct text *t);
+
+struct inspect_pack {
+    const char *from, *to, *format, *images;
+    int64_t shard_mb;
+};
+MUST_USE bool inspect_shards(const struct inspect_pack *o, struct text *t);
+
+#endif

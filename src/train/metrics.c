@@ -1,0 +1,214 @@
+/* metrics.c - the record of a run: JSON lines, event files and the progress line. */
+#include "train/metrics.h"
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/text.h"
+#include "train/events.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+
+enum { LINES_MOST = 1 << 30 };
+
+struct metrics_log {
+    FILE *file;
+    const char *path;
+    struct events *events;              /* NULL: not wanted */
+    const struct recipe *recipe;
+    int world;
+    double seconds;                     /* of a step, smoothed, for the time left */
+};
+
+/* ---- one step ---- */
+
+static double per_second(double amount, const struct metrics *m, int world)
+{
+    return m->step_ms > 0 ? 1e3 * amount / m->step_ms / world : 0;
+}
+
+static double useful_share(const struct ledger *l)
+{
+    return l->slots ? (double)ledger_useful(l) / (double)l->slots : 0;
+}
+
+static void real(json_t *j, const char *key, double x)
+{
+    json_object_set_new(j, key, isfinite(x) ? json_real(x) : json_null());
+}
+
+char *metrics_json(struct arena *a, const struct metrics *m, int world)
+{
+    const struct ledger *l = &m->ledger;
+    const struct { const char *key; int64_t value; } count[] = {
+        {"slots", l->slots}, {"useful_tokens", ledger_useful(l)},
+        {"text_tokens", l->supervised + l->context}, {"image_tokens", l->image},
+        {"supervised_tokens", l->supervised}, {"padding_tokens", l->padding},
+        {"images", l->images}, {"patches", l->patches},
+        {"padding_patches", l->patch_padding}, {"samples", l->samples},
+        {"mock_samples", l->mock}, {"dropped_samples", l->dropped},
+        {"shrunk_samples", l->shrunk}, {"epoch", m->epoch},
+        {"peak_bytes", m->peak_bytes}, {"skipped_steps", m->skipped_steps},
+        {"bad_samples", m->bad_samples},
+    };
+    json_t *j = json_object();
+    json_object_set_new(j, "step", json_integer(m->step));
+    real(j, "loss", m->loss);
+    real(j, "aux_loss", m->aux_loss);
+    real(j, "z_loss", m->z_loss);
+    real(j, "grad_norm", m->grad_norm);
+    real(j, "lr", m->lr);
+    real(j, "step_ms", m->step_ms);
+    real(j, "data_wait_ms", m->data_wait_ms);
+    for (int i = 0; i < COUNT(count); i++)
+        json_object_set_new(j, count[i].key, json_integer(count[i].value));
+    real(j, "model_flops", m->model_flops);
+    real(j, "hardware_flops", m->hardware_flops);
+    real(j, "useful_tokens_per_s_per_gpu",
+         per_second((double)ledger_useful(l), m, world));
+    real(j, "model_tflops_per_gpu", per_second(m->model_flops, m, world) / 1e12);
+    real(j, "expert_load_max_over_mean", m->expert_load_max_over_mean);
+    if (!isnan(m->eval_loss))
+        real(j, "eval_loss", m->eval_loss);
+    json_object_set_new(j, "order", json_sprintf("%016" PRIx64, m->order_hash));
+    char *text = json_dumps(j, JSON_COMPACT), *copy = arena_copy(a, text, strlen(text));
+    free(text);
+    json_decref(j);
+    return copy;
+}
+
+/* ---- the log ---- */
+
+/* Lines of steps up to `step`; anything else came after the state that is resumed. */
+static bool lines_keep(const char *path, int64_t step)
+{
+    struct arena a = arena_make("metrics");
+    struct bytes old;
+    bool ok = file_read(&a, path, LINES_MOST, &old);
+    struct text kept = text_make(&a);
+    for (char *at = old.at, *end; ok && at < old.at + old.size; at = end + 1) {
+        end = memchr(at, '\n', (size_t)(old.at + old.size - at));
+        if (!end)
+            break;                      /* torn */
+        json_t *j = json_loadb(at, (size_t)(end - at), 0, NULL);
+        json_t *n = json_object_get(j, "step");
+        if (json_is_integer(n) && json_integer_value(n) <= step)
+            text_add_bytes(&kept, at, end - at + 1);
+        json_decref(j);
+    }
+    ok = ok && (kept.size == old.size || file_replace(path, kept.at, kept.size));
+    arena_free(&a);
+    return ok;
+}
+
+bool metrics_open(struct arena *a, const char *run, const struct recipe *r,
+                  int64_t step, int world, struct metrics_log **out)
+{
+    struct metrics_log *l = NEW(a, struct metrics_log, 1);
+    *l = (struct metrics_log){.recipe = r, .world = world,
+                              .path = path_join(a, run, "metrics.jsonl")};
+    if (file_exists(l->path) && !lines_keep(l->path, step))
+        return false;
+    l->file = fopen(l->path, "ab");
+    if (!l->file)
+        return fail("report: open %s: %s", l->path, strerror(errno));
+    *out = l;
+    if (!r->report_tensorboard ||
+        events_open(a, path_join(a, run, "events"), step, &l->events))
+        return true;
+    metrics_close(l);
+    return false;
+}
+
+static bool events_add(struct metrics_log *l, const struct metrics *m)
+{
+    const struct { const char *tag; double value; } scalar[] = {
+        {"loss/train", m->loss}, {"loss/aux", m->aux_loss}, {"loss/z", m->z_loss},
+        {"loss/eval", m->eval_loss}, {"optim/grad_norm", m->grad_norm},
+        {"optim/lr", m->lr}, {"data/useful_share", useful_share(&m->ledger)},
+        {"speed/useful_tokens_per_s_per_gpu",
+         per_second((double)ledger_useful(&m->ledger), m, l->world)},
+        {"speed/supervised_tokens_per_s_per_gpu",
+         per_second((double)m->ledger.supervised, m, l->world)},
+        {"speed/images_per_s_per_gpu",
+         per_second((double)m->ledger.images, m, l->world)},
+        {"speed/model_tflops_per_gpu", per_second(m->model_flops, m, l->world) / 1e12},
+        {"speed/step_ms", m->step_ms}, {"speed/data_wait_ms", m->data_wait_ms},
+        {"experts/load_max_over_mean", m->expert_load_max_over_mean},
+    };
+    for (int i = 0; i < COUNT(scalar); i++)
+        if (isfinite(scalar[i].value) &&
+            !events_scalar(l->events, m->step, scalar[i].tag, scalar[i].value))
+            return false;
+    return events_flush(l->events);
+}
+
+static void time_left(char *to, size_t size, double seconds)
+{
+    int64_t s = (int64_t)(seconds + 0.5);
+    if (s >= 3600)
+        snprintf(to, size, "%" PRId64 "h%02" PRId64 "m", s / 3600, s / 60 % 60);
+    else
+        snprintf(to, size, "%" PRId64 "m%02" PRId64 "s", s / 60, s % 60);
+}
+
+static void progress(struct metrics_log *l, const struct metrics *m)
+{
+    int64_t steps = l->recipe->train_steps;
+    char left[32], line[256];
+    double now = m->step_ms / 1e3;
+    l->seconds = l->seconds > 0 ? 0.9 * l->seconds + 0.1 * now : now;
+    time_left(left, sizeof left, l->seconds * (double)(steps - m->step));
+    int n = snprintf(line, sizeof line,
+                     "step %" PRId64 "/%" PRId64 "  loss %.4f  norm %.3f  lr %.2e  %.0f "
+                     "useful tokens/s (%.0f supervised)  %.1f images/s  %.0f%% full  "
+                     "left %s",
+                     m->step, steps, m->loss, m->grad_norm, m->lr,
+                     per_second((double)ledger_useful(&m->ledger), m, l->world),
+                     per_second((double)m->ledger.supervised, m, l->world),
+                     per_second((double)m->ledger.images, m, l->world),
+                     100 * useful_share(&m->ledger), left);
+    if (!isnan(m->eval_loss) && n > 0 && n < (int)sizeof line)
+        snprintf(line + n, sizeof line - (size_t)n, "  eval %.4f", m->eval_loss);
+    bool whole = m->step == steps || !isnan(m->eval_loss) ||
+                 (!log_terminal() && m->step % l->recipe->train_log_every == 0);
+    if (whole)
+        log_info("train", "%s", line);
+    else
+        log_progress("%s", line);
+}
+
+bool metrics_add(struct metrics_log *l, const struct metrics *m)
+{
+    struct arena a = arena_make("metrics");
+    bool ok = fprintf(l->file, "%s\n", metrics_json(&a, m, l->world)) > 0 &&
+              fflush(l->file) == 0;
+    arena_free(&a);
+    if (!ok)
+        return fail("report: write %s: %s", l->path, strerror(errno));
+    progress(l, m);
+    return !l->events || events_add(l, m);
+}
+
+bool metrics_text(struct metrics_log *l, int64_t step, const char *tag,
+                  const char *text)
+{
+    return !l->events || events_text(l->events, step, tag, text);
+}
+
+void metrics_phase(const char *phase)
+{
+    log_progress("%s ...", phase);
+}
+
+void metrics_close(struct metrics_log *l)
+{
+    if (l->file)
+        fclose(l->file);
+    if (l->events)
+        events_close(l->events);
+    l->file = NULL;
+}

@@ -1,0 +1,36 @@
+/* metrics.h - what a run leaves behind step by step: metrics.jsonl, TensorBoard events,
+ * the progress line.  Every figure comes from the ledger, the plan and the clock. */
+#ifndef TRAIN_METRICS_H
+#define TRAIN_METRICS_H
+
+#include "data/ledger.h"
+#include "train/recipe.h"
+
+struct metrics {                        /* one step; units as in DESIGN section 6 */
+    int64_t step;
+    double loss, aux_loss, z_loss, grad_norm, lr;
+    double step_ms, data_wait_ms;
+    struct ledger ledger;
+    double model_flops, hardware_flops;
+    int64_t peak_bytes, skipped_steps, bad_samples, epoch;
+    double expert_load_max_over_mean;   /* worst layer; 0 without experts */
+    double eval_loss;                   /* NAN: not evaluated in this step */
+    uint64_t order_hash;                /* xxHash of the step's sample ids, in order */
+};
+
+struct metrics_log;
+/* RUN/metrics.jsonl, continued: lines past `step` (from a run that went on after its
+ * last checkpoint) and a torn last line are removed first.  World: number of ranks. */
+MUST_USE bool metrics_open(struct arena *a, const char *run, const struct recipe *r,
+                           int64_t step, int world, struct metrics_log **out);
+MUST_USE bool metrics_add(struct metrics_log *l, const struct metrics *m);
+/* A text for TensorBoard (generated samples). */
+MUST_USE bool metrics_text(struct metrics_log *l, int64_t step, const char *tag,
+                           const char *text);
+/* What is happening before and between steps: "loading weights", "saving step 40". */
+void metrics_phase(const char *phase);
+void metrics_close(struct metrics_log *l);
+/* One step as the JSON object of metrics.jsonl. */
+char *metrics_json(struct arena *a, const struct metrics *m, int world);
+
+#endif

@@ -1,0 +1,72 @@
+/* optimizer.c - one update of all parameters from their summed gradients. */
+#include "train/optimizer.h"
+
+#include <math.h>
+
+double schedule_rate(const struct recipe *r, int64_t step)
+{
+    double warmup = (double)r->optim_warmup, steps = (double)r->train_steps;
+    double at = (double)step;
+    if (at <= warmup)
+        return r->optim_lr * at / warmup;
+    if (!strcmp(r->optim_schedule, "cosine")) {
+        double done = steps > warmup ? MIN((at - warmup) / (steps - warmup), 1) : 1;
+        double wave = 0.5 * (1 + cos(3.14159265358979323846 * done));
+        return r->optim_lr * (r->optim_floor + (1 - r->optim_floor) * wave);
+    }
+    double decay = (double)r->optim_decay_steps, from = steps - decay;
+    if (!strcmp(r->optim_schedule, "wsd") && at > from)
+        return r->optim_lr * (1 - (1 - r->optim_floor) * MIN((at - from) / decay, 1));
+    return r->optim_lr;
+}
+
+double part_rate(const struct recipe *r, enum part part)
+{
+    const double rate[PARTS] = {
+        [PART_VISION] = r->optim_lr_vision, [PART_PROJECTOR] = r->optim_lr_projector,
+        [PART_EMBEDDINGS] = r->optim_lr_embeddings,
+        [PART_DECODER] = r->optim_lr_decoder, [PART_ROUTER] = r->optim_lr_router,
+        [PART_EXPERTS] = r->optim_lr_experts,
+    };
+    return rate[part];
+}
+
+static double global_norm(const struct model *m, struct machine *machine,
+                          const struct ops *ops, struct stream *stream)
+{
+    double sum = 0;
+    struct tensor out = tensor_1d(&sum, DTYPE_F64, 1);
+    for (int i = 0; i < m->graph.nparam; i++)
+        if (m->graph.param[i].trainable)
+            ops->square_sum(stream, machine_grad(machine, i), 1, out);
+    return sqrt(sum);
+}
+
+struct update optimizer_step(const struct recipe *r, const struct model *m,
+                             struct machine *machine, const struct ops *ops,
+                             struct stream *stream, int64_t step, int64_t updates)
+{
+    struct update u = {.grad_norm = global_norm(m, machine, ops, stream),
+                       .rate = schedule_rate(r, step)};
+    u.skipped = !isfinite(u.grad_norm);
+    if (u.skipped)
+        return u;
+    double clip = r->optim_clip > 0 ? MIN(r->optim_clip / (u.grad_norm + 1e-6), 1) : 1;
+    double count = (double)(updates + 1);
+    struct adamw h = {
+        .beta1 = (float)r->optim_beta1, .beta2 = (float)r->optim_beta2,
+        .epsilon = (float)r->optim_epsilon, .scale = (float)clip,
+        .correct1 = (float)(1 - pow(r->optim_beta1, count)),
+        .correct2 = (float)(1 - pow(r->optim_beta2, count)),
+    };
+    for (int i = 0; i < m->graph.nparam; i++) {
+        const struct param *p = &m->graph.param[i];
+        if (!p->trainable)
+            continue;
+        h.rate = (float)(u.rate * part_rate(r, p->part));
+        h.decay = p->decay ? (float)r->optim_decay : 0;
+        ops->adamw(stream, machine_grad(machine, i), h, machine_weight(machine, i),
+                   machine_moment(machine, i, 0), machine_moment(machine, i, 1));
+    }
+    return u;
+}

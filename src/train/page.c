@@ -1,0 +1,284 @@
+/* page.c - draws curves as SVG and lays a run out as HTML; no script, no outside file. */
+#include "train/page.h"
+
+#include "base/file.h"
+#include "base/text.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+
+enum { TEXT_MOST = 1 << 30, IMAGE_MOST = 1 << 20, WIDE = 720, HIGH = 260, LEFT = 62,
+       RIGHT = 12, TOP = 14, BOTTOM = 34, TICKS = 5 };
+
+struct series {                         /* one figure over steps */
+    const char *label, *colour;
+    int64_t count;
+    double *x, *y;
+};
+
+struct run_lines { int64_t count; json_t **line; };
+
+/* ---- reading ---- */
+
+static bool lines_read(struct arena *a, const char *path, struct run_lines *out)
+{
+    struct bytes text;
+    char **line;
+    if (!file_read(a, path, TEXT_MOST, &text))
+        return false;
+    int n = text_split(a, text.at, "\n", &line);
+    out->line = NEW(a, json_t *, n + 1);
+    for (int i = 0; i < n; i++) {
+        json_t *j = json_loads(line[i], 0, NULL);
+        if (j)                          /* a torn last line is nothing yet */
+            out->line[out->count++] = j;
+    }
+    return out->count > 0 || fail("report: %s holds no steps", path);
+}
+
+static void lines_free(struct run_lines *l)
+{
+    for (int64_t i = 0; i < l->count; i++)
+        json_decref(l->line[i]);
+}
+
+static struct series series_of(struct arena *a, const struct run_lines *l, const char *key,
+                               const char *label, const char *colour)
+{
+    struct series s = {label, colour, 0, NEW(a, double, l->count), NEW(a, double, l->count)};
+    for (int64_t i = 0; i < l->count; i++) {
+        json_t *y = json_object_get(l->line[i], key);
+        if (!json_is_number(y))
+            continue;
+        s.x[s.count] = json_number_value(json_object_get(l->line[i], "step"));
+        s.y[s.count++] = json_number_value(y);
+    }
+    return s;
+}
+
+/* ---- drawing ---- */
+
+struct range { double least, most; };
+
+static struct range range_of(const struct series *s, int count, bool of_x)
+{
+    struct range r = {INFINITY, -INFINITY};
+    for (int k = 0; k < count; k++)
+        for (int64_t i = 0; i < s[k].count; i++) {
+            double v = of_x ? s[k].x[i] : s[k].y[i];
+            r.least = MIN(r.least, v);
+            r.most = MAX(r.most, v);
+        }
+    if (!(r.most > r.least))
+        r = (struct range){isfinite(r.least) ? r.least - 1 : 0,
+                           isfinite(r.least) ? r.least + 1 : 1};
+    return r;
+}
+
+static double place(double v, struct range r, double from, double to)
+{
+    return from + (v - r.least) / (r.most - r.least) * (to - from);
+}
+
+static void axes(struct text *t, struct range x, struct range y)
+{
+    for (int i = 0; i <= TICKS; i++) {
+        double v = y.least + (y.most - y.least) * i / TICKS;
+        double at = place(v, y, HIGH - BOTTOM, TOP);
+        text_add(t, "<line x1='%d' y1='%.1f' x2='%d' y2='%.1f' stroke='#ddd'/>"
+                 "<text x='%d' y='%.1f' text-anchor='end'>%.4g</text>\n", LEFT, at,
+                 WIDE - RIGHT, at, LEFT - 6, at + 4, v);
+        v = x.least + (x.most - x.least) * i / TICKS;
+        text_add(t, "<text x='%.1f' y='%d' text-anchor='middle'>%.0f</text>\n",
+                 place(v, x, LEFT, WIDE - RIGHT), HIGH - BOTTOM + 16, v);
+    }
+    text_add(t, "<text x='%d' y='%d' text-anchor='end'>step</text>\n", WIDE - RIGHT, HIGH - 4);
+}
+
+static void curves(struct text *t, const struct series *s, int count)
+{
+    struct range x = range_of(s, count, true), y = range_of(s, count, false);
+    text_add(t, "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %d %d' width='%d' "
+             "font-family='sans-serif' font-size='11'>\n<rect width='%d' height='%d' "
+             "fill='white'/>\n", WIDE, HIGH, WIDE, WIDE, HIGH);
+    axes(t, x, y);
+    for (int k = 0; k < count; k++) {
+        text_add(t, "<polyline fill='none' stroke='%s' stroke-width='1.5' points='",
+                 s[k].colour);
+        for (int64_t i = 0; i < s[k].count; i++)
+            text_add(t, "%.1f,%.1f ", place(s[k].x[i], x, LEFT, WIDE - RIGHT),
+                     place(s[k].y[i], y, HIGH - BOTTOM, TOP));
+        text_add(t, "'/>\n<text x='%d' y='%d' fill='%s'>%s</text>\n", LEFT + 10 + 150 * k,
+                 HIGH - 4, s[k].colour, s[k].label);
+    }
+    text_add(t, "</svg>\n");
+}
+
+/* ---- the page ---- */
+
+static void escaped(struct text *t, const char *text)
+{
+    for (const char *c = text; *c; c++)
+        if (*c == '<')
+            text_add(t, "&lt;");
+        else if (*c == '&')
+            text_add(t, "&amp;");
+        else
+            text_add_bytes(t, c, 1);
+}
+
+static void base64(struct text *t, struct bytes b)
+{
+    static const char code[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const uint8_t *at = (const uint8_t *)b.at;
+    for (int64_t i = 0; i < b.size; i += 3) {
+        uint32_t x = (uint32_t)at[i] << 16 | (i + 1 < b.size ? (uint32_t)at[i + 1] << 8 : 0) |
+                     (i + 2 < b.size ? at[i + 2] : 0);
+        char four[4] = {code[x >> 18], code[x >> 12 & 63],
+                        i + 1 < b.size ? code[x >> 6 & 63] : '=',
+                        i + 2 < b.size ? code[x & 63] : '='};
+        text_add_bytes(t, four, 4);
+    }
+}
+
+static double last_of(const struct run_lines *l, const char *key)
+{
+    return json_number_value(json_object_get(l->line[l->count - 1], key));
+}
+
+static double sum_of(const struct run_lines *l, const char *key)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < l->count; i++)
+        sum += json_number_value(json_object_get(l->line[i], key));
+    return sum;
+}
+
+static void figures(struct text *t, const struct run_lines *l)
+{
+    double slots = sum_of(l, "slots"), useful = sum_of(l, "useful_tokens");
+    double seconds = sum_of(l, "step_ms") / 1e3;
+    const struct { const char *name; double value; const char *unit; } row[] = {
+        {"steps", last_of(l, "step"), ""}, {"loss of the last step", last_of(l, "loss"), "nats"},
+        {"useful tokens per second", seconds > 0 ? useful / seconds : 0, ""},
+        {"supervised tokens per second",
+         seconds > 0 ? sum_of(l, "supervised_tokens") / seconds : 0, ""},
+        {"images per second", seconds > 0 ? sum_of(l, "images") / seconds : 0, ""},
+        {"slots in use", slots > 0 ? 100 * useful / slots : 0, "%"},
+        {"useful tokens", useful, ""}, {"supervised tokens", sum_of(l, "supervised_tokens"), ""},
+        {"image tokens", sum_of(l, "image_tokens"), ""},
+        {"samples", sum_of(l, "samples"), ""}, {"images", sum_of(l, "images"), ""},
+        {"mock samples", sum_of(l, "mock_samples"), ""},
+        {"samples left out", sum_of(l, "dropped_samples"), ""},
+        {"skipped steps", last_of(l, "skipped_steps"), ""},
+        {"peak memory", last_of(l, "peak_bytes") / 1048576, "MiB"},
+        {"time in steps", seconds, "s"},
+    };
+    text_add(t, "<table>\n");
+    for (int i = 0; i < COUNT(row); i++)
+        text_add(t, "<tr><td>%s</td><td class='n'>%.*f %s</td></tr>\n", row[i].name,
+                 row[i].value == floor(row[i].value) ? 0 : 3, row[i].value, row[i].unit);
+    text_add(t, "</table>\n");
+}
+
+static void sample_add(struct arena *a, struct text *t, json_t *sample)
+{
+    const char *want = json_string_value(json_object_get(sample, "data"));
+    const char *got = json_string_value(json_object_get(sample, "model"));
+    json_t *images = json_object_get(sample, "images"), *image;
+    size_t i;
+    text_add(t, "<div class='s'>");
+    json_array_foreach(images, i, image) {
+        struct bytes file;
+        const char *path = json_string_value(image);
+        const char *type = path && text_ends(path, ".png") ? "png"
+                           : path && text_ends(path, ".webp") ? "webp" : "jpeg";
+        if (!path || !file_read(a, path, IMAGE_MOST, &file))
+            continue;                   /* moved or large: the text still says it */
+        text_add(t, "<img alt='' src='data:image/%s;base64,", type);
+        base64(t, file);
+        text_add(t, "'>");
+    }
+    text_add(t, "<p class='%s'>", want && got && !strcmp(want, got) ? "same" : "other");
+    escaped(t, got ? got : "");
+    text_add(t, "</p><p>");
+    escaped(t, want ? want : "");
+    text_add(t, "</p></div>\n");
+}
+
+/* The newest samples/step-N.jsonl, if any. */
+static bool samples_add(struct arena *a, struct text *t, const char *run)
+{
+    char *folder = path_join(a, run, "samples"), **name, *newest = NULL;
+    int64_t count, step = -1, at;
+    struct run_lines l = {0};
+    if (!folder_exists(folder))
+        return true;
+    if (!folder_list(a, folder, &name, &count))
+        return false;
+    for (int64_t i = 0; i < count; i++)
+        if (sscanf(name[i], "step-%" SCNd64 ".jsonl", &at) == 1 && at > step) {
+            step = at;
+            newest = name[i];
+        }
+    if (!newest || !lines_read(a, path_join(a, folder, newest), &l))
+        return true;
+    text_add(t, "<h2>Answers at step %" PRId64 "</h2><p>Above: the model's (green where it "
+             "equals the data); below: the data's.</p>\n", step);
+    for (int64_t i = 0; i < l.count; i++)
+        sample_add(a, t, l.line[i]);
+    lines_free(&l);
+    return true;
+}
+
+static void head(struct text *t, const char *run)
+{
+    text_add(t, "<!doctype html><html><head><meta charset='utf-8'><title>");
+    escaped(t, run);
+    text_add(t, "</title><style>body{font:15px/1.4 sans-serif;max-width:760px;margin:2em "
+             "auto}td{padding:1px 12px 1px 0}.n{text-align:right}.s{display:inline-block;"
+             "width:170px;vertical-align:top;margin:6px;font-size:13px}.s img{max-width:160px;"
+             "max-height:120px}.s p{margin:2px 0}.same{color:#070}.other{color:#a40}pre{"
+             "background:#f4f4f4;padding:8px;overflow:auto}</style></head><body><h1>");
+    escaped(t, run);
+    text_add(t, "</h1>\n");
+}
+
+static bool pages_make(struct arena *a, const char *run, const struct run_lines *l)
+{
+    struct text page = text_make(a), svg = text_make(a);
+    struct bytes recipe;
+    const struct series loss[] = {
+        series_of(a, l, "loss", "training loss", "#1f6fb4"),
+        series_of(a, l, "eval_loss", "held-out loss", "#d1495b")};
+    const struct series speed = series_of(a, l, "useful_tokens_per_s_per_gpu",
+                                          "useful tokens/s", "#2e8b57");
+    if (!file_read(a, path_join(a, run, "recipe.yaml"), TEXT_MOST, &recipe))
+        return false;
+    curves(&svg, loss, loss[1].count ? 2 : 1);
+    head(&page, run);
+    text_add(&page, "<h2>Loss</h2>\n%s<h2>Speed</h2>\n", svg.at);
+    curves(&page, &speed, 1);
+    text_add(&page, "<h2>Books</h2>\n");
+    figures(&page, l);
+    if (!samples_add(a, &page, run))
+        return false;
+    text_add(&page, "<h2>Recipe</h2><pre>");
+    escaped(&page, recipe.at);
+    text_add(&page, "</pre></body></html>\n");
+    return file_replace(path_join(a, run, "report.html"), page.at, page.size) &&
+           file_replace(path_join(a, run, "loss.svg"), svg.at, svg.size);
+}
+
+bool page_write(const char *run)
+{
+    struct arena a = arena_make("report");
+    struct run_lines l = {0};
+    bool ok = lines_read(&a, path_join(&a, run, "metrics.jsonl"), &l) &&
+              pages_make(&a, run, &l);
+    lines_free(&l);
+    arena_free(&a);
+    return ok || fail_kind(FAULT_USAGE);
+}

@@ -1,0 +1,12 @@
+/* train.h - the training loop: load, run, update, book, save. */
+#ifndef TRAIN_TRAIN_H
+#define TRAIN_TRAIN_H
+
+#include "train/session.h"
+
+/* Trains as the recipe says, from the newest complete checkpoint of the run if there is
+ * one.  Writes runs/NAME (docs/recipes.md).  SIGINT and SIGTERM end it after the step in
+ * hand, with its state saved. */
+MUST_USE bool train(const struct recipe *recipe);
+
+#endif

@@ -1,0 +1,45 @@
+/* check.h - what every test program includes: cmocka, and a folder of its own. */
+#ifndef TESTS_CHECK_H
+#define TESTS_CHECK_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#undef fail                             /* cmocka's; ours is in base.h */
+#undef fail_msg
+#define fail_msg(...)                                                                 \
+    (print_error(__VA_ARGS__), print_error("\n"), _fail(__FILE__, __LINE__))
+
+#include "base/file.h"
+
+#include <stdlib.h>
+
+/* A call that must succeed; shows the kept message when it does not. */
+#define assert_ok(call)                                                               \
+    do {                                                                              \
+        if (!(call))                                                                  \
+            fail_msg("%s: %s", #call, fail_message());                                \
+    } while (0)
+
+/* A call that must fail with `part` in its message. */
+#define assert_fails(call, part)                                                      \
+    do {                                                                              \
+        fail_clear();                                                                 \
+        if (call)                                                                     \
+            fail_msg("%s: expected a failure", #call);                                \
+        if (!strstr(fail_message(), part))                                            \
+            fail_msg("%s: '%s' lacks '%s'", #call, fail_message(), part);             \
+    } while (0)
+
+/* A new, empty folder; the test removes it with folder_remove. */
+static inline char *check_folder(struct arena *a)
+{
+    const char *parent = getenv("TMPDIR");
+    char *path = path_join(a, parent && *parent ? parent : P_tmpdir, "vlmoe-XXXXXX");
+    assert_non_null(mkdtemp(path));
+    return path;
+}
+
+#endif

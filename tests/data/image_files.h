@@ -1,0 +1,37 @@
+/* image_files.h - image bytes that tests read, cut and forge. */
+#ifndef TESTS_DATA_IMAGE_FILES_H
+#define TESTS_DATA_IMAGE_FILES_H
+
+#include "check.h"
+
+#include "data/image.h"
+
+static inline struct bytes image_file(struct arena *a, const char *name)
+{
+    struct bytes file;
+    assert_ok(file_read(a, path_join(a, "tests/data/image", name), 1 << 20, &file));
+    return file;
+}
+
+/* The first `size` bytes in memory of exactly that size, so that a sanitizer sees a read
+ * past the end. */
+static inline struct bytes image_prefix(struct bytes file, int64_t size)
+{
+    struct bytes cut = {malloc(size ? (size_t)size : 1), size};
+    assert_non_null(cut.at);
+    if (size)
+        memcpy(cut.at, file.at, (size_t)size);
+    return cut;
+}
+
+static inline bool decodes(struct bytes file, enum exif_rule exif,
+                           const struct image_limits *limits)
+{
+    struct arena a = arena_make("decode");
+    struct picture p;
+    bool ok = image_decode(&a, file, exif, limits, &p);
+    arena_free(&a);
+    return ok;
+}
+
+#endif

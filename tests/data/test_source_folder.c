@@ -1,0 +1,124 @@
+/* test_source_folder.c - images with a caption beside each. */
+#include "tests/data/scratch.h"
+
+#include "base/log.h"
+
+#include <unistd.h>
+
+static void test_folder(void **state)
+{
+    (void)state;
+    struct scratch s = scratch_make();
+    static const char *const image[] = {
+        "b.PNG",    "a/z.png",   "a.b.jpeg", "a/B.webp",    "a-b/x.jpg",
+        "none.png", "blank.png", "bad.png",  ".hidden.png", ".git/x.png"};
+    for (int i = 0; i < COUNT(image); i++)
+        scratch_png(&s, image[i]);
+    scratch_text(&s, "b.txt", "\xef\xbb\xbf  A ball. \r\nde.utf8=Ein Ball.\n");
+    scratch_text(&s, "a/z.txt", "A zebra.");
+    scratch_text(&s, "a.b.txt", "<image> A boat.");
+    scratch_text(&s, "a/B.txt", "\xc3\x84pfel\n");
+    scratch_text(&s, "a-b/x.txt", "X");
+    scratch_text(&s, "blank.txt", " \nsecond line");
+    scratch_text(&s, "bad.txt", "\xff\xfe");
+    /* bytewise by the whole path: '-' < '.' < '/' */
+    static const struct {
+        const char *name, *expected;
+    } sample[] = {
+        {"a-b/x.jpg", "user[<0>Describe the image.] assistant[X]"},
+        {"a.b.jpeg", "user[<0>Describe the image.] assistant[<image> A boat.]"},
+        {"a/B.webp", "user[<0>Describe the image.] assistant[\xc3\x84pfel]"},
+        {"a/z.png", "user[<0>Describe the image.] assistant[A zebra.]"},
+        {"b.PNG", "user[<0>Describe the image.] assistant[A ball.]"},
+        {"bad.png", "bad.txt: the caption is not UTF-8"},
+        {"blank.png", "blank.txt: the caption is empty"},
+        {"none.png", "no caption, expected it in none.txt"},
+    };
+    struct source *from = scratch_open(&s, arena_text(&s.arena, "%s/", s.folder), NULL);
+    assert_string_equal(source_format(from), "folder");
+    assert_int_equal(source_count(from), COUNT(sample));
+    for (int i = 0; i < COUNT(sample); i++) {
+        struct sample got;
+        if (source_read(from, i, &s.arena, &got)) {
+            assert_string_equal(sample_print(&s.arena, &got), sample[i].expected);
+            assert_string_equal(got.name,
+                                path_join(&s.arena, s.folder, sample[i].name));
+            assert_false(got.mock);
+            struct bytes file;
+            assert_true(image_source_read(&s.arena, &got.image[0], &file));
+            assert_memory_equal(file.at, png, sizeof png);
+        } else {
+            ASSERT_SAYS(sample[i].name, sample[i].expected);
+            assert_int_equal(fail_fault(), FAULT_DATA);
+        }
+    }
+    uint64_t hash = source_hash(from);
+    source_close(from);
+    struct source_options o = {.path = s.folder, .prompt = "", .match = "a/*"};
+    assert_true(source_open(&s.arena, &o, &from));
+    assert_int_equal(source_count(from), 2);
+    struct sample got;
+    assert_true(source_read(from, 1, &s.arena, &got));
+    assert_string_equal(sample_print(&s.arena, &got), "user[<0>] assistant[A zebra.]");
+    source_close(from);
+    scratch_text(&s, "a/z.txt", "A zebra!!");
+    from = scratch_open(&s, s.folder, "folder");
+    assert_true(source_hash(from) != hash);
+    source_close(from);
+    scratch_remove(&s);
+}
+
+static void test_auto_folder(void **state)
+{
+    (void)state;
+    struct scratch s = scratch_make();
+    scratch_png(&s, "both/x.png");
+    scratch_text(&s, "both/x.tar", "");
+    scratch_text(&s, "json/x.json", "[]");
+    assert_true(folder_make(path_join(&s.arena, s.folder, "empty")));
+    static const struct {
+        const char *folder, *words;
+    } bad[] = {
+        {"both", "1 tar shards and 1 images; set the format"},
+        {"json", "give the path of a JSON file"},
+        {"empty", "no tar shards and no images"},
+    };
+    for (int i = 0; i < COUNT(bad); i++) {
+        struct source_options o = {.path =
+                                       path_join(&s.arena, s.folder, bad[i].folder)};
+        struct source *from;
+        assert_false(source_open(&s.arena, &o, &from));
+        ASSERT_SAYS(o.path, bad[i].words);
+        assert_int_equal(fail_fault(), FAULT_DATA);
+    }
+    struct source *from;
+    struct source_options o = {.path = path_join(&s.arena, s.folder, "empty"),
+                               .format = "folder"};
+    assert_false(source_open(&s.arena, &o, &from));
+    ASSERT_SAYS("no samples of format folder");
+    scratch_remove(&s);
+}
+
+static void test_circle(void **state)
+{
+    (void)state;
+    struct scratch s = scratch_make();
+    scratch_png(&s, "a/x.png");
+    assert_int_equal(symlink("..", path_join(&s.arena, s.folder, "a/up")), 0);
+    struct source_options o = {.path = s.folder, .format = "folder"};
+    struct source *from;
+    assert_false(source_open(&s.arena, &o, &from));
+    ASSERT_SAYS("do links form a circle?");
+    scratch_remove(&s);
+}
+
+int main(void)
+{
+    log_set(LOG_WARN, 0);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_folder),
+        cmocka_unit_test(test_auto_folder),
+        cmocka_unit_test(test_circle),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

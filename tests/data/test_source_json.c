@@ -1,0 +1,474 @@
+/* test_source_json.c - every JSON spelling gives the same samples; what is wrong in one
+ * sample is one bad sample that names its place. */
+#include "tests/data/scratch.h"
+
+#include "base/log.h"
+
+static char *read_text(struct scratch *s, const struct source *from, int64_t index)
+{
+    struct sample got;
+    if (!source_read(from, index, &s->arena, &got))
+        return arena_text(&s->arena, "bad: %s", fail_message());
+    assert_int_equal(got.id, index);
+    return sample_print(&s->arena, &got);
+}
+
+/* One JSONL record of this format, read. */
+static char *one(struct scratch *s, const char *format, const char *record)
+{
+    const char *path = scratch_text(s, "one.jsonl", record);
+    struct source *from = scratch_open(s, path, format);
+    assert_int_equal(source_count(from), 1);
+    char *text = read_text(s, from, 0);
+    source_close(from);
+    return text;
+}
+
+static void test_spellings(void **state)
+{
+    (void)state;
+    struct scratch s = scratch_make();
+    static const struct {
+        const char *format, *record, *expected;
+    } spelling[] = {
+        {"llava",
+         "{\"image\": \"a.png\", \"conversations\": [{\"from\": \"human\", "
+         "\"value\": \"<image>\\nWhat?\"}, {\"from\": \"gpt\", \"value\": \"A "
+         "cat.\"}]}",
+         "user[<0>What?] assistant[A cat.]"},
+        {"llava",
+         "{\"image\": [\"a.png\"], \"conversations\": [{\"from\": \"human\", "
+         "\"value\": \"What?\\n<image>\"}, {\"from\": \"gpt\", \"value\": \"A "
+         "cat.\"}]}",
+         "user[What?<0>] assistant[A cat.]"},
+        {"qwen",
+         "{\"images\": [\"a.png\", \"b.png\"], \"conversations\": [{\"from\": "
+         "\"user\", \"value\": \"<image>\\n<image>\\n\\nDiffer?\"}, {\"from\": "
+         "\"assistant\", \"value\": \"No.\"}]}",
+         "user[<0><1>\nDiffer?] assistant[No.]"},
+        {"qwen",
+         "{\"images\": [\"a.png\", \"b.png\"], \"conversations\": [{\"from\": "
+         "\"user\", \"value\": \"is <image> like <image>?\"}]}",
+         "user[is <0> like <1>?]"},
+        {"sharegpt",
+         "{\"images\": [\"a.png\"], \"messages\": [{\"role\": \"user\", "
+         "\"content\": \"<image>\\nWhat?\"}, {\"role\": \"assistant\", \"content\": "
+         "\"A cat.\"}]}",
+         "user[<0>\nWhat?] assistant[A cat.]"},
+        {"sharegpt",
+         "{\"system\": \"Be short.\", \"tools\": \"[]\", \"images\": [], "
+         "\"conversations\": [{\"from\": \"human\", \"value\": \"Hi\"}, {\"from\": "
+         "\"observation\", \"value\": \"5\"}]}",
+         "system[Be short.] user[Hi] tool[5]"},
+        {"openai",
+         "{\"messages\": [{\"role\": \"system\", \"content\": \"Be short.\"}, "
+         "{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": "
+         "\"What?\"}, "
+         "{\"type\": \"image_url\", \"image_url\": {\"url\": \"a.png\"}}, {\"type\": "
+         "\"image\", \"image\": \"b.png\"}, {\"type\": \"image_url\", \"image_url\": "
+         "\"c.png\"}]}, {\"role\": \"assistant\", \"content\": \"A cat.\", \"weight\": "
+         "0}, "
+         "{\"role\": \"tool\", \"content\": \"\"}]}",
+         "system[Be short.] user[What?<0><1><2>] silent assistant[A cat.] tool[]"},
+        /* text stays text where no image is given, or the format has no placeholders */
+        {"llava",
+         "{\"conversations\": [{\"from\": \"human\", \"value\": "
+         "\"<image>\\nWhat?\"}]}",
+         "user[<image>\nWhat?]"},
+        {"openai",
+         "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": "
+         "\"text\", \"text\": \"<image><|image_pad|>\"}, {\"type\": \"image\", "
+         "\"image\": "
+         "\"a.png\"}]}]}",
+         "user[<image><|image_pad|><0>]"},
+        {"openai", "{\"messages\": [{\"role\": \"user\", \"content\": \"\\u00e4\"}]}",
+         "user[\xc3\xa4]"},
+    };
+    for (int i = 0; i < COUNT(spelling); i++)
+        assert_string_equal(one(&s, spelling[i].format, spelling[i].record),
+                            spelling[i].expected);
+    scratch_remove(&s);
+}
+
+/* Counts of placeholders and images that differ: both counts, the place, the text. */
+static void test_mismatch(void **state)
+{
+    (void)state;
+    struct scratch s = scratch_make();
+    static const char *const text[] = {
+        "<image> and <image>: compare", "<image> alone",
+        "no mark at all, but eighty characters and more of "
+        "text, so that it must be cut \xc3\xa4\xc3\xa4"};
+    static const int marks[] = {2, 1, 0};
+    static const char *const images[] = {"\"a\"", "\"a\", \"b\"", "\"a\""};
+    static const int given[] = {1, 2, 1};
+    for (int i = 0; i < 3; i++) {
+        char *record = arena_text(&s.arena,
+                                  "\n{\"images\": [%s], \"messages\": [{\"role\": "
+                                  "\"user\", \"content\": \"%s\"}]}\n",
+                                  images[i], text[i]);
+        char *got = one(&s, "sharegpt", record);
+        assert_non_null(strstr(got, "one.jsonl:2: "));
+        assert_non_null(strstr(got, arena_text(&s.arena,
+                                               "%d '<image>' placeholders but %d "
+                                               "images",
+                                               marks[i], given[i])));
+        assert_non_null(strstr(got, arena_text(&s.arena, "'%.79s", text[i])));
+        assert_true(text_utf8(got, (int64_t)strlen(got)));
+        assert_null(strstr(got, "\xc3\xa4\xc3\xa4"));
+    }
+    scratch_remove(&s);
+}
+
+static void test_bad(void **state)
+{
+    (void)state;
+    struct scratch s = scratch_make();
+    static const struct {
+        const char *format, *record, *words;
+    } bad[] = {
+        {"llava", "{\"a\": 1}", "neither 'messages' nor 'conversations'"},
+        {"llava", "{\"messages\": [], \"conversations\": []}", "both"},
+        {"llava", "{\"conversations\": []}", "conversations: is empty"},
+        {"llava", "{\"conversations\": {}}", "conversations: is an object"},
+        {"llava", "{\"conversations\": [7]}", "conversations[0]: is a number"},
+        {"llava", "{\"conversations\": [{\"value\": \"x\"}]}",
+         "neither 'role' nor 'from'"},
+        {"llava", "{\"conversations\": [{\"from\": \"human\"}]}",
+         "conversations[0].value: is missing"},
+        {"openai", "{\"messages\": [{\"role\": \"user\", \"content\": null}]}",
+         "messages[0].content: is null"},
+        {"openai", "{\"messages\": [{\"role\": \"bot\", \"content\": \"x\"}]}",
+         "messages[0].role: unknown role 'bot'"},
+        {"openai",
+         "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": "
+         "\"video\"}]}]}",
+         "messages[0].content[0]: type: unknown part 'video'"},
+        {"openai", "{\"messages\": [{\"role\": \"user\", \"content\": [\"x\"]}]}",
+         "messages[0].content[0]: type: is missing"},
+        {"openai",
+         "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": "
+         "\"image_url\", \"image_url\": {\"url\": \"https://x/y.png\"}}]}]}",
+         "is on the network"},
+        {"openai",
+         "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": "
+         "\"image\", \"image\": \"a.png\", \"max_pixels\": 5}]}]}",
+         "max_pixels"},
+        {"openai",
+         "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"images\": "
+         "[\"a\"]}",
+         "format sharegpt"},
+        {"openai",
+         "{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", "
+         "\"weight\": 0.5}]}",
+         "weight: is a number, expected 0 or 1"},
+        {"sharegpt",
+         "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": "
+         "\"text\", \"text\": \"x\"}]}]}",
+         "format openai"},
+        {"sharegpt",
+         "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], "
+         "\"images\": [3]}",
+         "images[0]: is a number"},
+        {"sharegpt",
+         "{\"messages\": [{\"role\": \"user\", \"content\": \"<image>\"}], "
+         "\"images\": [\"\"]}",
+         "path is empty"},
+        {"sharegpt",
+         "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], "
+         "\"videos\": [\"a.mp4\"]}",
+         "videos: not supported"},
+        {"sharegpt",
+         "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], "
+         "\"tools\": \"[{}]\"}",
+         "tools: not supported"},
+        {"sharegpt", "{\"messages\": [], \"messages\": []}", "duplicate"},
+        {"sharegpt", "{\"messages\": [{\"role\": \"user\", \"content\": \"\\u0000\"}]}",
+         "not valid JSON"},
+        {"sharegpt", "{\"messages\": [{\"role\": \"user\", \"content\": \"\xff\"}]}",
+         "not valid JSON"},
+        {"sharegpt", "{\"messages\"", "not valid JSON"},
+        {"sharegpt", "42", "not valid JSON"},
+        {"sharegpt", "[[{\"messages\": []}]]", "must be a JSON object"},
+    };
+    for (int i = 0; i < COUNT(bad); i++) {
+        char *got = one(&s, bad[i].format, bad[i].record);
+        if (!text_starts(got, "bad: ") || !strstr(got, bad[i].words) ||
+            !strstr(got, *bad[i].record == '[' ? "one.jsonl[0]: " : "one.jsonl:1: "))
+            fail_msg("case %d: '%s' is missing in: %s", i, bad[i].words, got);
+    }
+    scratch_remove(&s);
+}
+
+/* A list and lines hold the same samples; brackets and quotes in strings part nothing.
+ */
+static void test_list_and_lines(void **state)
+{
+    (void)state;
+    struct scratch s = scratch_make();
+    static const char *const record[] = {
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"a ] } , [ { \\\" "
+        "\\\\\"}]}",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"b\"}], \"n\": [[1, 2], "
+        "{}]}",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"c\"}]}"};
+    const char *expected[] = {"user[a ] } , [ { \" \\]", "user[b]", "user[c]"};
+    char *file[] = {arena_text(&s.arena, "\xef\xbb\xbf[\n %s ,%s,\r\n%s ]\n", record[0],
+                               record[1], record[2]),
+                    arena_text(&s.arena, "\xef\xbb\xbf%s\r\n\n  %s\n%s", record[0],
+                               record[1], record[2])};
+    static const char *const name[2][3] = {{"x.json[0]", "x.json[1]", "x.json[2]"},
+                                           {"x.json:1", "x.json:3", "x.json:4"}};
+    for (int k = 0; k < 2; k++) {
+        struct source *from =
+            scratch_open(&s, scratch_text(&s, "x.json", file[k]), "auto");
+        assert_int_equal(source_count(from), 3);
+        assert_string_equal(source_format(from), "openai");
+        for (int i = 0; i < 3; i++) {
+            struct sample got;
+            assert_true(source_read(from, i, &s.arena, &got));
+            assert_string_equal(sample_print(&s.arena, &got), expected[i]);
+            assert_true(text_ends(got.name, name[k][i]));
+        }
+        source_close(from);
+    }
+    scratch_remove(&s);
+}
+
+static void test_list_broken(void **state)
+{
+    (void)state;
+    struct scratch s = scratch_make();
+    char *deep = NEW(&s.arena, char, 200002);
+    memset(deep, '[', 200000);
+    static const struct {
+        const char *text, *words;
+    } broken[] = {
+        {"[{\"a\": 1},\n{\"b\": \"x", "x.json:2: the list ends inside the value"},
+        {"[{}", "ends inside"},
+        {"[{},]", "value is missing"},
+        {"[{},,{}]", "value is missing"},
+        {"[{}]]", "something follows"},
+        {"[{}}]", "without its '{'"},
+        {"[", "ends inside"},
+        {"[]", "no samples"},
+        {"", "no samples"},
+        {" \n", "no samples"},
+    };
+    for (int i = 0; i < COUNT(broken); i++) {
+        const char *path = scratch_text(&s, "x.json", broken[i].text);
+        struct source_options o = {.path = path, .format = "llava"};
+        struct source *from;
+        assert_false(source_open(&s.arena, &o, &from));
+        ASSERT_SAYS("x.json", broken[i].words);
+        assert_int_equal(fail_fault(), FAULT_DATA);
+    }
+    struct source_options o = {.path = scratch_text(&s, "x.json", deep)};
+    struct source *from;
+    assert_false(source_open(&s.arena, &o, &from));
+    /* the depth of one line is the JSON parser's to limit */
+    memset(deep, '{', 1);
+    memcpy(deep, "{\"a\":", 5);
+    assert_non_null(
+        strstr(one(&s, "llava", deep), "not valid JSON: maximum parsing depth"));
+    scratch_remove(&s);
+}
+
+static void test_auto(void **state)
+{
+    (void)state;
+    struct scratch s = scratch_make();
+    static const struct {
+        const char *record, *format;
+    } choice[] = {
+        {"{\"conversations\": [{\"from\": \"human\", \"value\": \"x\"}]}", "llava"},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"images\": []}",
+         "sharegpt"},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": []}]}", "openai"},
+        {"broken\n{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}\n"
+         "{\"messages\": [{\"role\": \"user\", \"content\": []}]}",
+         "openai"},
+    };
+    for (int i = 0; i < COUNT(choice); i++) {
+        struct source *from =
+            scratch_open(&s, scratch_text(&s, "x.jsonl", choice[i].record), NULL);
+        assert_string_equal(source_format(from), choice[i].format);
+        source_close(from);
+    }
+    struct source_options o = {.path = scratch_text(&s, "x.jsonl", "{\"q\": 1}")};
+    struct source *from;
+    assert_false(source_open(&s.arena, &o, &from));
+    ASSERT_SAYS("x.jsonl", "cannot tell the format");
+    o.path = scratch_text(&s, "x.jsonl", "oops");
+    assert_false(source_open(&s.arena, &o, &from));
+    ASSERT_SAYS("x.jsonl", "cannot tell the format", "not valid JSON");
+    o.format = "lava";
+    assert_false(source_open(&s.arena, &o, &from));
+    ASSERT_SAYS("unknown format 'lava', nearest is 'llava'");
+    assert_int_equal(fail_fault(), FAULT_USAGE);
+    o = (struct source_options){.path = "/nowhere/x.json"};
+    assert_false(source_open(&s.arena, &o, &from));
+    ASSERT_SAYS("/nowhere/x.json", "no such file");
+    scratch_remove(&s);
+}
+
+/* Where image bytes may be; what is missing is found when they are read, and named. */
+static void test_images(void **state)
+{
+    (void)state;
+    struct scratch s = scratch_make();
+    scratch_png(&s, "sub/a b.png");
+    scratch_bytes(&s, "sub/empty.png", "", 0);
+    const char *data =
+        "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR42mP4z8AAAAMB"
+        "AQD3A0FDAAAAAElFTkSuQmCC";
+    char *line[] = {
+        arena_text(&s.arena, "sub/a b.png"),
+        arena_text(&s.arena, "%s/sub/a b.png", s.folder),
+        arena_text(&s.arena, "file://%s/sub/a%%20b.png", s.folder),
+        arena_text(&s.arena, "file://localhost%s/sub/a%%20b.png", s.folder),
+        arena_text(&s.arena, "data:image/png;base64,%s", data),
+        arena_text(&s.arena, "data:;base64,%.40s\\n%s", data, data + 40),
+    };
+    for (int i = 0; i < COUNT(line); i++) {
+        char *record =
+            arena_text(&s.arena,
+                       "{\"messages\": [{\"role\": \"user\", "
+                       "\"content\": [{\"type\": \"image\", \"image\": \"%s\"}]}]}",
+                       line[i]);
+        struct source *from =
+            scratch_open(&s, scratch_text(&s, "x.jsonl", record), NULL);
+        struct sample got;
+        struct bytes file;
+        assert_true(source_read(from, 0, &s.arena, &got));
+        assert_int_equal(got.nimage, 1);
+        if (!image_source_read(&s.arena, &got.image[0], &file))
+            fail_msg("%s: %s", line[i], fail_message());
+        assert_int_equal(file.size, sizeof png);
+        assert_memory_equal(file.at, png, sizeof png);
+        assert_non_null(
+            strstr(got.image[0].name, i < 4 ? "a b.png" : "x.jsonl:1 image 0"));
+        source_close(from);
+    }
+    static const struct {
+        const char *uri, *words;
+    } bad[] = {
+        {"data:image/png;base64,!", "base64 data is wrong at character 0"},
+        {"data:image/png;base64,AAAAA", "ends inside a byte"},
+        {"data:image/png;base64,AA=A", "base64 data is wrong"},
+        {"data:image/png;base64,", "without data"},
+        {"data:image/png;base64", "without a ','"},
+        {"data:,%4", "hexadecimal"},
+        {"file://server/x.png", "not a file of this machine"},
+        {"file:///x%00.png", "%00"},
+    };
+    for (int i = 0; i < COUNT(bad); i++) {
+        char *got =
+            one(&s, "openai",
+                arena_text(
+                    &s.arena,
+                    "{\"messages\": [{\"role\": "
+                    "\"user\", \"content\": [{\"type\": \"image_url\", \"image_url\": "
+                    "{\"url\": \"%s\"}}]}]}",
+                    bad[i].uri));
+        if (!strstr(got, bad[i].words) ||
+            !strstr(got, "messages[0].content[0]: image_url"))
+            fail_msg("'%s' is missing in: %s", bad[i].words, got);
+    }
+    struct image_source gone = {.path = "/nowhere/x.png", .name = "/nowhere/x.png"};
+    struct bytes file;
+    assert_false(image_source_read(&s.arena, &gone, &file));
+    ASSERT_SAYS("image", "/nowhere/x.png");
+    gone.path = gone.name = path_join(&s.arena, s.folder, "sub/empty.png");
+    assert_false(image_source_read(&s.arena, &gone, &file));
+    ASSERT_SAYS("empty.png", "empty");
+    assert_int_equal(fail_fault(), FAULT_DATA);
+    gone.path = gone.name = s.folder;
+    assert_false(image_source_read(&s.arena, &gone, &file));
+    scratch_remove(&s);
+}
+
+/* `images` moves where relative paths start; match and limit keep what they say. */
+static void test_options(void **state)
+{
+    (void)state;
+    struct scratch s = scratch_make();
+    struct text t = text_make(&s.arena);
+    for (int i = 1; i <= 20; i++)
+        text_add(&t,
+                 "{\"image\": \"%d.png\", \"conversations\": [{\"from\": \"human\", "
+                 "\"value\": \"<image>\"}]}\n",
+                 i);
+    struct source_options o = {.path = scratch_text(&s, "x.jsonl", t.at),
+                               .images = "/data/images",
+                               .match = "x.jsonl:1?",
+                               .limit = 3};
+    struct source *from, *all;
+    assert_true(source_open(&s.arena, &o, &from));
+    assert_int_equal(source_count(from), 3);
+    struct sample got;
+    assert_true(source_read(from, 2, &s.arena, &got));
+    assert_string_equal(got.image[0].path, "/data/images/12.png");
+    all = scratch_open(&s, o.path, NULL);
+    assert_int_equal(source_count(all), 20);
+    assert_true(source_read(all, 19, &s.arena, &got));
+    assert_string_equal(got.image[0].path, path_join(&s.arena, s.folder, "20.png"));
+    assert_true(source_hash(all) != source_hash(from));
+    source_close(all);
+    source_close(from);
+    o.match = "y*";
+    assert_false(source_open(&s.arena, &o, &from));
+    ASSERT_SAYS("none of its 20 samples matches 'y*'");
+    o.limit = -1;
+    assert_false(source_open(&s.arena, &o, &from));
+    scratch_remove(&s);
+}
+
+/* The hash is of what is in the file, not of where it is. */
+static void test_hash(void **state)
+{
+    (void)state;
+    struct scratch s = scratch_make();
+    static const char *const text[] = {
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"b\"}]}"};
+    uint64_t hash[3];
+    for (int i = 0; i < 3; i++) {
+        struct source *from = scratch_open(
+            &s, scratch_text(&s, arena_text(&s.arena, "%d/x.jsonl", i), text[i]), NULL);
+        hash[i] = source_hash(from);
+        source_close(from);
+    }
+    assert_true(hash[0] == hash[1]);
+    assert_true(hash[0] != hash[2]);
+    scratch_remove(&s);
+}
+
+/* A file that shrinks under a running reader is a bad sample, not a dead process. */
+static void test_shrunk(void **state)
+{
+    (void)state;
+    struct scratch s = scratch_make();
+    const char *path = scratch_text(&s, "x.jsonl",
+                                    "{\"messages\": [{\"role\": \"user\", "
+                                    "\"content\": \"a\"}]}");
+    struct source *from = scratch_open(&s, path, NULL);
+    scratch_text(&s, "x.jsonl", "{\"mess");
+    assert_non_null(strstr(read_text(&s, from, 0), "the file ends at byte 6"));
+    source_close(from);
+    scratch_remove(&s);
+}
+
+int main(void)
+{
+    log_set(LOG_WARN, 0);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_spellings),   cmocka_unit_test(test_mismatch),
+        cmocka_unit_test(test_bad),         cmocka_unit_test(test_list_and_lines),
+        cmocka_unit_test(test_list_broken), cmocka_unit_test(test_auto),
+        cmocka_unit_test(test_images),      cmocka_unit_test(test_options),
+        cmocka_unit_test(test_hash),        cmocka_unit_test(test_shrunk),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,9 @@
+/* fuzz_webp.c - any bytes as a WebP file. */
+#include "fuzz_image.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    fuzz_image(data, size, IMAGE_WEBP);
+    return 0;
+}

@@ -1,0 +1,127 @@
+/* test_ops_embed.c - rows of tables: placing, adding back, bilinear positions. */
+#include "ops/ops_test.h"
+
+struct size { int64_t T, V, D; const int32_t *id; };
+
+static void embed_law(const void *shape, double *const in[], double *out)
+{
+    const struct size *z = shape;
+    for (int64_t t = 0; t < z->T; t++)
+        for (int64_t c = 0; c < z->D; c++)
+            out[t * z->D + c] = z->id[t] < 0 ? 0 : in[0][z->id[t] * z->D + c];
+}
+
+static void rows_are_placed(void **state)
+{
+    (void)state;
+    int32_t id[] = {3, 0, -1, 3, 8, 3, -1, 0};
+    struct size z = {COUNT(id), 9, 131, id};
+    struct tensor table = floats(z.V, z.D), y = floats(z.T, z.D), dy = floats(z.T, z.D);
+    struct tensor dtable = floats(z.V, z.D), which = list(z.T, id);
+    struct law l = {embed_law, &z, {fill(table, 1)}, z.T * z.D, fill(dy, 1)};
+    double *want = law_output(&l);
+    fill_nan(y);
+    cpu->embed(&stream, which, table, y);
+    assert_near(y, want, 1e-7);
+    assert_gradient(y, want, 1e-6, cpu->take(&stream, which, table, beta, y));
+    assert_gradient(dtable, law_slope(&l, 0, z.V * z.D), 1e-6,
+                    cpu->embed_weight(&stream, which, dy, beta, dtable));
+}
+
+static void no_rows(void **state)
+{
+    (void)state;
+    struct tensor dtable = floats(4, 3), dy = floats(0, 3), id = ints(0, 0);
+    double *zero = NEW(&memory, double, 12);
+    assert_gradient(dtable, zero, 1e-6,
+                    cpu->embed_weight(&stream, id, dy, beta, dtable));
+}
+
+/* A grid of 4 x 6 patches on a table of 48 x 48: taps and weights of the model
+ * specification's example (patches in merge order, two by two). */
+static void taps_of_the_example(void **state)
+{
+    (void)state;
+    enum { D = 1, SIDE = 48 };
+    static const int32_t place[6][4] = {{0, 0, 4, 6}, {0, 1, 4, 6}, {1, 0, 4, 6},
+                                        {1, 1, 4, 6}, {0, 2, 4, 6}, {1, 3, 4, 6}};
+    static const int cell[6][4] = {{0, 1, 48, 49},       {9, 10, 57, 58},
+                                   {720, 721, 768, 769}, {729, 730, 777, 778},
+                                   {18, 19, 66, 67},     {748, 749, 796, 797}};
+    static const double weight[6][4] = {
+        {1, 0, 0, 0},           {0.6, 0.4, 0, 0},
+        {1 / 3., 0, 2 / 3., 0}, {0.2, 2 / 15., 0.4, 4 / 15.},
+        {0.2, 0.8, 0, 0},       {4 / 15., 1 / 15., 8 / 15., 2 / 15.}};
+    struct tensor at_place = tensor_as_2d(list(24, place[0]), 6, 4);
+    struct tensor dtable = floats(SIDE * SIDE, D), dy = floats(6, D);
+    for (int n = 0; n < 6; n++) {
+        memset(dy.data, 0, 6 * sizeof(float));
+        *at(dy, n) = 1;
+        fill_nan(dtable);
+        cpu->interpolate_weight(&stream, dy, at_place, 0, dtable);
+        double want[SIDE * SIDE] = {0};
+        for (int k = 0; k < 4; k++)
+            want[cell[n][k]] += weight[n][k];
+        assert_near(dtable, want, 4e-6);
+    }
+}
+
+struct grid { int64_t P, D, side; const int32_t *place; };
+
+static void interpolate_law(const void *shape, double *const in[], double *out)
+{
+    const struct grid *z = shape;
+    for (int64_t p = 0; p < z->P; p++) {
+        const int32_t *at_p = z->place + 4 * p;
+        double f[2];
+        int64_t low[2], high[2];
+        for (int k = 0; k < 2; k++) {
+            f[k] = (double)at_p[k] * (double)(z->side - 1) / fmax(at_p[2 + k] - 1, 1);
+            low[k] = (int64_t)floor(f[k] + 1e-9);
+            high[k] = low[k] + 1 < z->side ? low[k] + 1 : z->side - 1;
+            f[k] -= (double)low[k];
+        }
+        for (int64_t c = 0; c < z->D; c++) {
+            const double *e = in[1] + c;
+            out[p * z->D + c] =
+                in[0][p * z->D + c] +
+                (1 - f[0]) * (1 - f[1]) * e[(low[0] * z->side + low[1]) * z->D] +
+                (1 - f[0]) * f[1] * e[(low[0] * z->side + high[1]) * z->D] +
+                f[0] * (1 - f[1]) * e[(high[0] * z->side + low[1]) * z->D] +
+                f[0] * f[1] * e[(high[0] * z->side + high[1]) * z->D];
+        }
+    }
+}
+
+static void interpolation_follows_its_law(void **state)
+{
+    (void)state;
+    enum { ROWS = 5, COLUMNS = 8, P = ROWS * COLUMNS + 1 };
+    int32_t place[P * 4];
+    for (int p = 0; p < P; p++)
+        memcpy(place + 4 * p, (int32_t[]){p / COLUMNS, p % COLUMNS, ROWS, COLUMNS},
+               4 * sizeof *place);
+    memcpy(place + 4 * (P - 1), (int32_t[]){0, 0, 1, 1}, 4 * sizeof *place);
+    struct grid z = {P, 70, 6, place};
+    struct tensor x = floats(P, 70), y = floats(P, 70), dy = floats(P, 70);
+    struct tensor table = floats(36, 70), dtable = floats(36, 70);
+    struct tensor at_place = tensor_as_2d(list(4 * P, place), P, 4);
+    struct law l = {
+        interpolate_law, &z, {fill(x, 1), fill(table, 1)}, P * 70, fill(dy, 1)};
+    fill_nan(y);
+    cpu->interpolate(&stream, x, at_place, table, y);
+    assert_near(y, law_output(&l), 1e-6);
+    assert_gradient(dtable, law_slope(&l, 1, 36 * 70), 2e-6,
+                    cpu->interpolate_weight(&stream, dy, at_place, beta, dtable));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_are_placed),
+        cmocka_unit_test(no_rows),
+        cmocka_unit_test(taps_of_the_example),
+        cmocka_unit_test(interpolation_follows_its_law),
+    };
+    return cmocka_run_group_tests(tests, test_begin, test_end);
+}

@@ -1,0 +1,154 @@
+/* test_ops_gemm.c - products: references in double, gradients by central differences,
+ * odd sizes, column slices, uneven and empty experts, no rows at all. */
+#include "ops/ops_test.h"
+
+struct size { int64_t T, D, N; };
+
+static void linear_law(const void *shape, double *const in[], double *out)
+{
+    const struct size *z = shape;
+    for (int64_t t = 0; t < z->T; t++)
+        for (int64_t n = 0; n < z->N; n++) {
+            double sum = in[2] ? in[2][n] : 0;
+            for (int64_t d = 0; d < z->D; d++)
+                sum += in[0][t * z->D + d] * in[1][n * z->D + d];
+            out[t * z->N + n] = sum;
+        }
+}
+
+static void linear_case(struct size z)
+{
+    struct tensor x = slice(z.T, z.D), w = floats(z.N, z.D), b = vector(z.N);
+    struct tensor y = slice(z.T, z.N), dy = slice(z.T, z.N), dx = slice(z.T, z.D);
+    struct tensor dw = floats(z.N, z.D), db = vector(z.N), none = tensor_none();
+    struct law l = {linear_law, &z, {fill(x, 1), fill(w, 0.5), NULL}, z.T * z.N,
+                    fill(dy, 1)};
+    double *bias = fill(b, 1);
+    assert_gradient(y, law_output(&l), 1e-6, cpu->linear(&stream, x, w, none, beta, y));
+    l.in[2] = bias;
+    fill_nan(y);
+    cpu->linear(&stream, x, w, b, 0, y);
+    assert_near(y, law_output(&l), 1e-6);
+    assert_gradient(dx, law_slope(&l, 0, z.T * z.D), 2e-6,
+                    cpu->linear_back(&stream, dy, w, beta, dx));
+    double *slope_w = law_slope(&l, 1, z.N * z.D), *slope_b = law_slope(&l, 2, z.N);
+    assert_gradient(dw, slope_w, 2e-6,
+                    cpu->linear_weight(&stream, dy, x, beta, dw, none));
+    assert_gradient(db, slope_b, 2e-6,
+                    cpu->linear_weight(&stream, dy, x, beta, none, db));
+    fill_nan(dw);
+    fill_nan(db);
+    cpu->linear_weight(&stream, dy, x, 0, dw, db);
+    assert_near(dw, slope_w, 2e-6);
+    assert_near(db, slope_b, 2e-6);
+}
+
+static void linear_follows_its_law(void **state)
+{
+    (void)state;
+    linear_case((struct size){5, 7, 3});
+    linear_case((struct size){1, 1, 1});
+    linear_case((struct size){67, 3, 19});
+    linear_case((struct size){0, 4, 5}); /* no rows: y is empty, dw and db are 0 */
+}
+
+/* Larger than every block: forward only checked by rows that the law gives exactly. */
+static void linear_blocks_meet(void **state)
+{
+    (void)state;
+    struct size z = {301, 33, 1543};
+    struct tensor x = slice(z.T, z.D), w = floats(z.N, z.D), y = slice(z.T, z.N);
+    struct tensor dx = slice(z.T, z.D), dw = floats(z.N, z.D), db = vector(z.N);
+    double *dx_want = NEW(&memory, double, z.T * z.D);
+    double *dw_want = NEW(&memory, double, z.N *z.D),
+           *db_want = NEW(&memory, double, z.N);
+    struct law l = {linear_law, &z, {fill(x, 1), fill(w, 1), NULL}, z.T * z.N, NULL};
+    fill_nan(y);
+    cpu->linear(&stream, x, w, tensor_none(), 0, y);
+    assert_near(y, law_output(&l), 1e-6);
+    double *dy = fill(y, 1);
+    for (int64_t t = 0; t < z.T; t++)
+        for (int64_t n = 0; n < z.N; n++) {
+            double g = dy[t * z.N + n];
+            db_want[n] += g;
+            for (int64_t d = 0; d < z.D; d++) {
+                dx_want[t * z.D + d] += g * l.in[1][n * z.D + d];
+                dw_want[n * z.D + d] += g * l.in[0][t * z.D + d];
+            }
+        }
+    fill_nan(dx);
+    fill_nan(dw);
+    fill_nan(db);
+    cpu->linear_back(&stream, y, w, 0, dx);
+    cpu->linear_weight(&stream, y, x, 0, dw, db);
+    assert_near(dx, dx_want, 2e-6);
+    assert_near(dw, dw_want, 2e-6);
+    assert_near(db, db_want, 2e-6);
+}
+
+struct routed { int64_t R, D, N, E; const int32_t *bound; };
+
+static void grouped_law(const void *shape, double *const in[], double *out)
+{
+    const struct routed *z = shape;
+    memset(out, 0, (size_t)(z->R * z->N) * sizeof *out);
+    for (int64_t e = 0; e < z->E; e++)
+        linear_law(&(struct size){z->bound[e + 1] - z->bound[e], z->D, z->N},
+                   (double *const[]){in[0] + z->bound[e] * z->D,
+                                     in[1] + e * z->N * z->D, NULL},
+                   out + z->bound[e] * z->N);
+}
+
+static void grouped_case(struct routed z)
+{
+    struct tensor x = floats(z.R, z.D), y = floats(z.R, z.N), dy = floats(z.R, z.N);
+    struct tensor dx = floats(z.R, z.D), bound = list(z.E + 1, z.bound);
+    struct tensor w = tensor_3d(NEW(&memory, float, z.E *z.N *z.D), DTYPE_F32, z.E, z.N,
+                                z.D);
+    struct tensor dw =
+        tensor_3d(NEW(&memory, float, z.E *z.N *z.D), DTYPE_F32, z.E, z.N, z.D);
+    struct law l = {
+        grouped_law, &z, {fill(x, 1), fill(w, 0.5)}, z.R * z.N, fill(dy, 1)};
+    fill_nan(y);
+    cpu->grouped(&stream, x, w, bound, y);
+    assert_near(y, law_output(&l), 1e-6);
+    assert_gradient(dx, law_slope(&l, 0, z.R * z.D), 2e-6,
+                    cpu->grouped_back(&stream, dy, w, bound, beta, dx));
+    assert_gradient(dw, law_slope(&l, 1, z.E * z.N * z.D), 2e-6,
+                    cpu->grouped_weight(&stream, dy, x, bound, beta, dw));
+}
+
+static void grouped_follows_its_law(void **state)
+{
+    (void)state;
+    /* uneven, an empty expert, rows past the end */
+    grouped_case((struct routed){13, 5, 7, 4, (int32_t[]){0, 3, 3, 10, 11}});
+    /* no row routed at all */
+    grouped_case((struct routed){6, 3, 2, 3, (int32_t[]){0, 0, 0, 0}});
+    /* all rows to one expert, the last */
+    grouped_case((struct routed){9, 4, 3, 3, (int32_t[]){0, 0, 0, 9}});
+}
+
+static void grouped_blocks_meet(void **state)
+{
+    (void)state;
+    struct routed z = {700, 9, 11, 2, (int32_t[]){0, 1, 601}};
+    struct tensor x = floats(z.R, z.D), y = floats(z.R, z.N);
+    struct tensor w = tensor_3d(NEW(&memory, float, z.E *z.N *z.D), DTYPE_F32, z.E, z.N,
+                                z.D);
+    struct law l = {grouped_law, &z, {fill(x, 1), fill(w, 1)}, z.R * z.N, NULL};
+    fill_nan(y);
+    cpu->grouped(&stream, x, w, list(3, z.bound), y);
+    assert_near(y, law_output(&l), 1e-6);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(linear_follows_its_law),
+        cmocka_unit_test(linear_blocks_meet),
+        cmocka_unit_test(grouped_follows_its_law),
+        cmocka_unit_test(grouped_blocks_meet),
+    };
+    return cmocka_run_group_tests(tests, test_begin, test_end);
+}

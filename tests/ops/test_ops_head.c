@@ -1,0 +1,173 @@
+/* test_ops_head.c - the output layer: loss in double, gradients by central differences,
+ * more rows than a chunk, rows without targets, no targets at all. */
+#include "ops/ops_test.h"
+
+struct size { int64_t T, D, V; double scale; const int32_t *target; };
+
+/* in: x, w.  out: loss, then lse of every row. */
+static void loss_law(const void *shape, double *const in[], double *out)
+{
+    const struct size *z = shape;
+    memset(out, 0, (size_t)(z->T + 1) * sizeof *out);
+    for (int64_t t = 0; t < z->T; t++) {
+        if (z->target[t] < 0)
+            continue;
+        double logit[1200], most = -INFINITY, sum = 0;
+        for (int64_t v = 0; v < z->V; v++) {
+            logit[v] = 0;
+            for (int64_t c = 0; c < z->D; c++)
+                logit[v] += in[0][t * z->D + c] * in[1][v * z->D + c];
+            most = fmax(most, logit[v]);
+        }
+        for (int64_t v = 0; v < z->V; v++)
+            sum += exp(logit[v] - most);
+        out[1 + t] = most + log(sum);
+        out[0] += z->scale * (out[1 + t] - logit[z->target[t]]);
+    }
+}
+
+struct head_case {
+    struct size z;
+    struct tensor x, w, target, scale, work, loss, lse, dx, dw, dloss;
+    struct law l;
+    double *want;
+};
+
+static struct head_case head_make(int64_t T, int64_t D, int64_t V, int every)
+{
+    struct head_case h = {.z = {T, D, V, 0.25, NULL}};
+    h.x = floats(T, D);
+    h.w = floats(V, D);
+    h.target = ints(T, 0);
+    for (int64_t t = 0; t < T; t++)
+        ((int32_t *)h.target.data)[t] = every && t % every == 0
+                                            ? (int32_t)((t * 37 + 11) % V)
+                                            : IGNORE;
+    h.z.target = h.target.data;
+    h.scale = number(0.25f);
+    h.dloss = number(2);
+    h.loss = number(NAN);
+    h.lse = floats(T, 1);
+    h.dx = floats(T, D);
+    h.dw = floats(V, D);
+    int64_t bytes = head_work(T, D, V);
+    h.work = tensor_1d(NEW(&memory, char, bytes + 1), DTYPE_U8, bytes);
+    memset(h.work.data, 0xff, (size_t)bytes);
+    double *d = NEW(&memory, double, T + 1);
+    d[0] = 2;
+    h.l = (struct law){loss_law, NULL, {fill(h.x, 1), fill(h.w, 0.5)}, T + 1, d};
+    return h;
+}
+
+static void head_check(struct head_case *h, bool differences)
+{
+    h->l.shape = &h->z;
+    struct tensor none = tensor_none();
+    double *want = law_output(&h->l);
+    fill_nan(h->lse);
+    cpu->head_loss(&stream, h->x, h->w, h->target, h->scale, h->work, h->loss, h->lse);
+    assert_near(h->loss, want, 1e-6);
+    assert_near(h->lse, want + 1, 1e-6);
+    if (!differences)
+        return;
+    double *slope_x = law_slope(&h->l, 0, h->z.T * h->z.D);
+    double *slope_w = law_slope(&h->l, 1, h->z.V * h->z.D);
+    assert_gradient(h->dx, slope_x, 3e-6,
+                    cpu->head_loss_back(&stream, h->x, h->w, h->target, h->scale,
+                                        h->lse, h->dloss, h->work, beta, h->dx, 0,
+                                        none));
+    assert_gradient(h->dw, slope_w, 3e-6,
+                    cpu->head_loss_back(&stream, h->x, h->w, h->target, h->scale,
+                                        h->lse, h->dloss, h->work, 0, none, beta,
+                                        h->dw));
+    fill_nan(h->dx);
+    fill_nan(h->dw);
+    cpu->head_loss_back(&stream, h->x, h->w, h->target, number(0.5f), h->lse, none,
+                        h->work, 0, h->dx, 0, h->dw);
+    assert_near(h->dx, slope_x, 3e-6);
+    assert_near(h->dw, slope_w, 3e-6);
+}
+
+static void loss_follows_its_law(void **state)
+{
+    (void)state;
+    struct head_case small = head_make(7, 5, 13, 2);
+    head_check(&small, true);
+    struct head_case nothing = head_make(5, 3, 4, 0);
+    head_check(&nothing, true);
+    struct head_case empty = head_make(0, 3, 4, 1);
+    head_check(&empty, true);
+    struct head_case words = head_make(3, 2, 1030, 1);  /* three blocks of words */
+    head_check(&words, true);
+}
+
+/* Chunks meet: the gradient of many rows is the sum of the gradients of few. */
+static void chunks_meet(void **state)
+{
+    (void)state;
+    enum { T = 2 * HEAD_CHUNK + 77, D = 6, V = 600 };
+    struct head_case all = head_make(T, D, V, 1);
+    head_check(&all, false);
+    cpu->head_loss_back(&stream, all.x, all.w, all.target, all.scale, all.lse,
+                        all.dloss, all.work, 0, all.dx, 0, all.dw);
+    double *sum_w = NEW(&memory, double, V * D), *dx = NEW(&memory, double, T * D);
+    for (int64_t t = 0; t < T; t += 100) {
+        int64_t n = MIN(100, T - t);
+        struct tensor x = tensor_rows(all.x, t, n), lse = tensor_rows(all.lse, t, n);
+        struct tensor some = floats(n, D), dw = floats(V, D);
+        cpu->head_loss_back(&stream, x, all.w, tensor_rows(all.target, t, n), all.scale,
+                            lse, all.dloss, all.work, 0, some, 0, dw);
+        for (int64_t i = 0; i < V * D; i++)
+            sum_w[i] += *at(dw, i);
+        for (int64_t i = 0; i < n * D; i++)
+            dx[t * D + i] = *at(some, i);
+    }
+    assert_near(all.dx, dx, 2e-6);
+    assert_near(all.dw, sum_w, 2e-6);
+}
+
+static void the_best_word(void **state)
+{
+    (void)state;
+    enum { T = 300, D = 4, V = 1100 };
+    struct head_case h = head_make(T, D, V, 1);
+    struct tensor want = ints(T, 0), best = ints(T, 0), logit = floats(T, 1);
+    for (int t = 0; t < T; t++)
+        ((int32_t *)want.data)[t] = t % 3 != 1;
+    memcpy(at(h.w, 700 * D), at(h.w, 20 * D), D * sizeof(float));       /* a tie */
+    memcpy(at(h.x, 0), at(h.w, 20 * D), D * sizeof(float));
+    for (int c = 0; c < D; c++)
+        *at(h.x, c) *= 1000;
+    for (int i = 0; i < V * D; i++)
+        h.l.in[1][i] = *at(h.w, i);
+    cpu->head_best(&stream, h.x, h.w, want, h.work, best, logit);
+    for (int t = 0; t < T; t++) {
+        int32_t got = ((int32_t *)best.data)[t], right = 0;
+        if (t % 3 == 1) {
+            assert_true(got == -1 && *at(logit, t) == 0);
+            continue;
+        }
+        double most = -INFINITY;
+        for (int v = 0; v < V; v++) {
+            double z = 0;
+            for (int c = 0; c < D; c++)
+                z += (double)*at(h.x, t * D + c) * h.l.in[1][v * D + c];
+            if (z > most) {
+                most = z;
+                right = v;
+            }
+        }
+        assert_int_equal(got, right);
+        assert_true(fabs(*at(logit, t) - most) < 1e-5 * (1 + fabs(most)));
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(loss_follows_its_law),
+        cmocka_unit_test(chunks_meet),
+        cmocka_unit_test(the_best_word),
+    };
+    return cmocka_run_group_tests(tests, test_begin, test_end);
+}

@@ -1,0 +1,285 @@
+/* test_ops_table.c - the tables as wholes: complete; the same bits whatever the number
+ * of threads and however often; what the CPU computes is what dry allows; broken contracts
+ * are caught by name; work is counted. */
+#include "ops/ops_test.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void tables_are_complete(void **state)
+{
+    (void)state;
+    static const struct ops *const table[] = {&ops_cpu, &ops_dry};
+    for (int i = 0; i < COUNT(table); i++) {
+        assert_non_null(table[i]->name);
+#define PRESENT(op) assert_true(table[i]->op != NULL);
+        EACH_OP(PRESENT)
+    }
+#define ONE(op) +1
+    assert_int_equal(sizeof(struct ops), (1 + (0 EACH_OP(ONE))) * sizeof(void *));
+}
+
+/* Tensors that every op reads or writes, sizes beyond one block. */
+enum {
+    T = 301, D = 72, N = 1100, H = 4, G = 2, K = 18, E = 5, A = 2, R = T * A, F = 40,
+    V = 1300, SIDE = 9, MOST = 100
+};
+
+struct world {
+    struct tensor out[MOST];            /* everything that is computed */
+    int count;
+};
+
+static struct tensor result(struct world *w, struct tensor t)
+{
+    assert_true(w->count < MOST);
+    memset(t.data, 0x7f, (size_t)(tensor_count(t) * dtype_bytes(t.dtype)));
+    return w->out[w->count++] = t;
+}
+
+static struct tensor random_floats(int64_t rows, int64_t columns, double size)
+{
+    struct tensor t = floats(rows, columns);
+    uint64_t key = random_key(3, "world");
+    for (int64_t i = 0; i < rows * columns; i++)
+        ((float *)t.data)[i] = (float)(size * random_normal(key, (uint64_t)i));
+    return t;
+}
+
+static struct tensor random_vector(int64_t n)
+{
+    return tensor_1d(random_floats(1, n, 1).data, DTYPE_F32, n);
+}
+
+static struct tensor experts(int64_t rows, int64_t columns)
+{
+    return tensor_3d(random_floats(E, rows * columns, 0.3).data, DTYPE_F32, E, rows,
+                     columns);
+}
+
+#define OUT(rows, columns) result(w, floats(rows, columns))
+#define LIST_OUT(n) result(w, ints(n, 0))
+
+static void run_layers(const struct ops *ops, struct stream *s, struct world *w)
+{
+    struct tensor none = tensor_none(), x = random_floats(T, D, 1);
+    struct tensor big = random_floats(N, D, 0.2), y = OUT(T, N), b = random_vector(N);
+    ops->linear(s, x, big, b, 0, y);
+    ops->linear_back(s, y, big, 0, OUT(T, D));
+    ops->linear_weight(s, y, x, 0, OUT(N, D), result(w, vector(N)));
+
+    struct tensor norm = OUT(T, D), r = OUT(T, H), g = random_vector(K), r1 = OUT(T, 1);
+    ops->rmsnorm(s, x, g, 1e-6f, norm, r);
+    ops->rmsnorm_back(s, x, g, r, norm, 0, OUT(T, D));
+    ops->rmsnorm_weight(s, x, r, norm, 0, result(w, vector(K)));
+    struct tensor gain = random_vector(D), m = OUT(T, 1), layer = OUT(T, D);
+    ops->layernorm(s, x, gain, gain, 1e-6f, layer, m, r1);
+    ops->layernorm_back(s, x, gain, m, r1, layer, 0, OUT(T, D));
+    ops->layernorm_weight(s, x, m, r1, layer, 0, result(w, vector(D)),
+                          result(w, vector(D)));
+
+    struct tensor place = ints(T, 3), c = OUT(T, K / 2), si = OUT(T, K / 2);
+    for (int i = 0; i < T * 3; i++)
+        ((int32_t *)place.data)[i] = i / 2;
+    ops->rope_table(s, place, (struct rope_shape){1e4, K, false, {4, 3, 2}}, c, si);
+    struct tensor q = OUT(T, H * K), kv = random_floats(T, 2 * G * K, 1);
+    ops->rope(s, x, c, si, 1, 0, q);
+    struct tensor k = tensor_columns(kv, 0, G * K),
+                  v = tensor_columns(kv, G * K, G * K);
+    struct tensor bound = list(4, (int32_t[]){0, 7, 290, 290}), o = OUT(T, H * K);
+    struct tensor lse = OUT(T, H);
+    ops->attention(s, q, k, v, bound, H, G, true, 0.25f, o, lse);
+    ops->attention_back(s, q, k, v, bound, o, lse, x, H, G, true, 0.25f, OUT(T, H * K),
+                        OUT(T, G * K), OUT(T, G * K));
+
+    struct tensor gu = random_floats(T, 2 * F, 1), act = OUT(T, F), sum = OUT(T, D);
+    ops->swiglu(s, gu, act);
+    ops->swiglu_back(s, gu, act, 0, OUT(T, 2 * F));
+    ops->gelu(s, x, true, OUT(T, D));
+    ops->gelu_back(s, x, false, x, 0, OUT(T, D));
+    ops->add(s, x, x, sum);
+    ops->axpby(s, 0.3f, x, 0.7f, sum);
+
+    struct tensor id = ints(T, 0), grid = ints(T, 4), cells = OUT(SIDE * SIDE, D);
+    for (int t = 0; t < T; t++) {
+        ((int32_t *)id.data)[t] = t % 7 ? (t * 31) % V : -1;
+        memcpy((int32_t *)grid.data + 4 * t, (int32_t[]){t / 20, t % 20, 16, 20}, 16);
+    }
+    struct tensor table = random_floats(V, D, 0.2), embedded = OUT(T, D);
+    struct tensor positions = random_floats(SIDE * SIDE, D, 1);
+    ops->embed(s, id, table, embedded);
+    ops->embed_weight(s, id, x, 0, OUT(V, D));
+    ops->take(s, id, table, 0, OUT(T, D));
+    ops->interpolate(s, x, grid, positions, OUT(T, D));
+    ops->interpolate_weight(s, x, grid, 0, cells);
+
+    int64_t bytes = head_work(T, D, V);
+    struct tensor work = tensor_1d(NEW(&memory, char, bytes), DTYPE_U8, bytes);
+    struct tensor losses = OUT(T, 1);
+    ops->head_loss(s, x, table, id, number(0.01f), work, OUT(1, 1), losses);
+    ops->head_loss_back(s, x, table, id, number(0.01f), losses, none, work, 0,
+                        OUT(T, D), 0, OUT(V, D));
+    ops->head_best(s, x, table, id, work, LIST_OUT(T), OUT(T, 1));
+
+    struct tensor flat = tensor_1d(x.data, DTYPE_F32, T * D);
+    double *square = NEW(&memory, double, 1);
+    ops->square_sum(s, table, 0, result(w, tensor_1d(square, DTYPE_F64, 1)));
+    struct tensor weights = vector(T * D), first = vector(T * D),
+                  second = vector(T * D);
+    ops->adamw(s, flat, (struct adamw){0.1f, 0.9f, 0.99f, 1e-8f, 0.1f, 0.1f, 0.01f, 1},
+               weights, first, second);
+    w->out[w->count++] = weights;
+}
+
+static void run_experts(const struct ops *ops, struct stream *s, struct world *w)
+{
+    struct tensor none = tensor_none(), z = random_floats(T, E, 1), x = OUT(R, D);
+    struct tensor pi = OUT(T, E), index = result(w, ints(T, A)), weight = OUT(T, A);
+    struct tensor live = list(1, (int32_t[]){T - 9}), place = result(w, ints(T, A));
+    struct tensor source = LIST_OUT(R), slot = LIST_OUT(R), bound = LIST_OUT(E + 1);
+    ops->router(s, z, none, live, pi, index, weight);
+    struct tensor chosen = OUT(1, E), sum = OUT(1, E), z2 = OUT(1, 1), rows = OUT(1, 1);
+    ops->router_sums(s, z, pi, index, live, none, none, none, none, chosen, sum, z2,
+                     rows);
+    struct tensor dsum = OUT(1, E), dz2 = OUT(1, 1), loss = OUT(1, 1);
+    ops->router_loss(s, chosen, sum, z2, rows, number(1), 0.01f, 0.001f, loss,
+                     OUT(1, 1), OUT(1, 1));
+    ops->router_loss_back(s, chosen, rows, number(1), 0.01f, 0.001f, dsum, dz2);
+    ops->sort_rows(s, index, E, place, source, slot, bound);
+    struct tensor tokens = random_floats(T, D, 1), up = experts(F, D), y = OUT(R, F);
+    ops->take(s, source, tokens, 0, x);
+    ops->grouped(s, x, up, bound, y);
+    struct tensor dx = OUT(R, D), dweight = OUT(T, A), out = OUT(T, F), dy = OUT(R, F);
+    ops->combine(s, y, place, weight, out);
+    ops->combine_back(s, y, place, weight, source, slot, out, dy, dweight);
+    ops->grouped_back(s, dy, up, bound, 0, dx);
+    struct tensor dw = experts(F, D);
+    ops->grouped_weight(s, dy, x, bound, 0, result(w, dw));
+    ops->gather_sum(s, place, dx, 0, OUT(T, D));
+    ops->router_back(s, z, pi, index, weight, live, dweight, dsum, dz2, OUT(T, E));
+}
+
+static struct world run_all(const struct ops *ops, struct stream *s)
+{
+    struct world w = {.count = 0};
+    run_layers(ops, s, &w);
+    run_experts(ops, s, &w);
+    return w;
+}
+
+static void threads_change_no_bit(void **state)
+{
+    (void)state;
+    struct world first = {.count = 0};
+    for (int threads = 1; threads <= 3; threads++)
+        for (int again = 0; again < 2; again++) {
+            struct stream s = {.team = team_make(threads)};
+            struct world w = run_all(cpu, &s);
+            team_free(s.team);
+            if (first.count == 0)
+                first = w;
+            assert_int_equal(w.count, first.count);
+            for (int i = 0; i < w.count; i++) {
+                struct tensor t = w.out[i];
+                size_t bytes = (size_t)(tensor_count(t) * dtype_bytes(t.dtype));
+                if (memcmp(t.data, first.out[i].data, bytes) != 0)
+                    fail_msg("result %d %s differs with %d threads", i, tensor_text(t),
+                             threads);
+            }
+        }
+}
+
+static void dry_allows_and_counts(void **state)
+{
+    (void)state;
+    struct work work = {0};
+    run_all(&ops_dry, &(struct stream){.work = &work});
+    double pairs = T * (T + 1) / 2;
+    double want = 3 * 2.0 * T * N * D + 14 * pairs * H * K +
+                  (1 + 3 + 1) * 2.0 * T * V * D + 3 * 2.0 * R * F * D;
+    assert_true(work.flops == want);
+    assert_true(work.bytes > 0);
+    work = (struct work){0};
+    struct stream s = {.work = &work};
+    struct tensor x = tensor_2d(NULL, DTYPE_BF16, 8, 16),
+                  w = tensor_2d(NULL, DTYPE_BF16, 4, 16);
+    struct tensor y = tensor_2d(NULL, DTYPE_BF16, 8, 4);
+    ops_dry.linear(&s, x, w, tensor_none(), 0, y);
+    assert_true(work.flops == 2 * 8 * 16 * 4 && work.bytes == 2 * (128 + 64 + 32));
+    ops_dry.linear(&s, x, w, tensor_none(), 1, y);      /* reads y too */
+    assert_true(work.bytes == 2 * 2 * (128 + 64 + 32) + 2 * 32);
+    ops_dry.linear(&(struct stream){0}, x, w, tensor_none(), 1, y); /* nobody counts */
+}
+
+/* Each must end the program with the code of a bug and name the op. */
+static void broken(int which)
+{
+    struct stream s = {0};
+    struct tensor none = tensor_none(), a = floats(8, 6), b = floats(8, 5),
+                  i = ints(8, 0);
+    struct tensor c = floats(1, 1), v = vector(6);
+    switch (which) {
+    case 0: ops_dry.linear(&s, a, b, none, 0, floats(8, 8)); break;
+    case 1: ops_dry.linear(&s, a, floats(3, 6), v, 0, floats(8, 3)); break;
+    case 2:
+        ops_dry.linear(&s, a, floats(6, 6), v, 1, a);
+        break; /* bias and beta */
+    case 3: ops_dry.rmsnorm(&s, a, v, 0, a, floats(8, 2)); break;
+    case 4: ops_dry.add(&s, a, b, a); break;
+    case 5:
+        ops_dry.embed(&s, a, a, a);
+        break; /* ids are floats */
+    case 6: ops_dry.swiglu(&s, a, a); break;
+    case 7: ops_dry.attention(&s, a, a, a, i, 4, 2, true, 1, a, floats(8, 4)); break;
+    case 8: ops_dry.sort_rows(&s, ints(8, 2), 3, ints(8, 2), i, i, ints(4, 0)); break;
+    case 9: ops_dry.head_loss(&s, a, floats(9, 6), i, c, i, c, floats(8, 1)); break;
+    case 10:
+        ops_dry.square_sum(&s, a, 0, c);
+        break; /* out is not f64 */
+    case 11: ops_dry.gelu(&s, tensor_columns(a, 0, 3), true, floats(8, 3)); break;
+    case 12: ops_dry.take(&s, ints(7, 0), b, 0, b); break;
+    default: ops_dry.interpolate(&s, a, ints(8, 4), floats(7, 6), a); break;
+    }
+}
+
+static void broken_contracts_are_bugs(void **state)
+{
+    (void)state;
+    static const char *const name[] = {
+        "linear", "linear", "linear", "rmsnorm", "add", "embed", "swiglu", "attention",
+        "sort_rows", "head_loss", "square_sum", "gelu", "take", "interpolate"};
+    for (int i = 0; i < COUNT(name); i++) {
+        int end[2], status;
+        assert_int_equal(pipe(end), 0);
+        pid_t child = fork();
+        if (child == 0) {
+            dup2(end[1], STDERR_FILENO);
+            broken(i);
+            _exit(0);
+        }
+        close(end[1]);
+        char text[4096];
+        size_t size = 0;
+        ssize_t n;
+        while ((n = read(end[0], text + size, sizeof text - 1 - size)) > 0)
+            size += (size_t)n;
+        text[size] = '\0';
+        close(end[0]);
+        assert_int_equal(waitpid(child, &status, 0), child);
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != FAULT_BUG)
+            fail_msg("case %d (%s) was allowed", i, name[i]);
+        if (!strstr(text, name[i]) || !strstr(text, "does not hold"))
+            fail_msg("case %d says: %s", i, text);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tables_are_complete),
+        cmocka_unit_test(threads_change_no_bit),
+        cmocka_unit_test(dry_allows_and_counts),
+        cmocka_unit_test(broken_contracts_are_bugs),
+    };
+    return cmocka_run_group_tests(tests, test_begin, test_end);
+}

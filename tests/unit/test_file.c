@@ -1,0 +1,223 @@
+/* test_file.c - files and folders, and replacement in the face of crashes. */
+#include "check.h"
+
+#include "base/queue.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int setup(void **state)
+{
+    struct arena *a = malloc(sizeof *a);
+    *a = arena_make("test");
+    *state = a;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    arena_free(*state);
+    free(*state);
+    return 0;
+}
+
+static void test_read_map_and_copy(void **state)
+{
+    struct arena *a = *state;
+    char *folder = check_folder(a), *path = path_join(a, folder, "f");
+    char *copy = path_join(a, folder, "copy");
+    int64_t sizes[] = {0, 1, 4095, 4096, 4097, 65536, 200001};
+    for (int i = 0; i < COUNT(sizes); i++) {
+        int64_t size = sizes[i];
+        char *data = NEW(a, char, size + 1);
+        for (int64_t j = 0; j < size; j++)
+            data[j] = (char)(j * 7 + j / 251);
+        assert_ok(file_replace(path, data, size));
+        assert_int_equal(file_size(path), size);
+        struct bytes read, map;
+        assert_ok(file_read(a, path, size, &read));
+        assert_int_equal(read.size, size);
+        assert_memory_equal(read.at, data, (size_t)size + 1);   /* with the NUL */
+        assert_ok(file_map(path, &map));
+        assert_int_equal(map.size, size);
+        assert_memory_equal(map.at, data, (size_t)size);
+        file_unmap(&map);
+        assert_null(map.at);
+        assert_ok(file_copy(path, copy));
+        assert_ok(file_read(a, copy, INT64_MAX / 4, &read));
+        assert_int_equal(read.size, size);
+        assert_memory_equal(read.at, data, (size_t)size);
+        if (size > 0)
+            assert_fails(file_read(a, path, size - 1, &read), "expected at most");
+    }
+    assert_ok(folder_remove(folder));
+    assert_false(folder_exists(folder));
+}
+
+static void test_files_of_unknown_size(void **state)
+{
+    struct bytes read;
+    assert_ok(file_read(*state, "/proc/self/status", 1 << 20, &read));
+    assert_int_equal(strlen(read.at), read.size);
+    assert_non_null(strstr(read.at, "Threads:"));
+    assert_fails(file_read(*state, "/proc/self/status", 10, &read), "more than 10");
+}
+
+static void test_failures_name_the_path(void **state)
+{
+    struct arena *a = *state;
+    char *folder = check_folder(a), *none = path_join(a, folder, "none");
+    struct bytes read;
+    char **names;
+    int64_t count;
+    assert_fails(file_read(a, none, 100, &read), none);
+    assert_fails(file_read(a, folder, 1 << 20, &read), folder);
+    assert_fails(file_map(none, &read), none);
+    assert_fails(file_map(folder, &read), "not a regular file");
+    assert_fails(file_copy(none, path_join(a, folder, "to")), none);
+    assert_fails(file_replace(path_join(a, none, "f"), "", 0), none);
+    assert_fails(folder_list(a, none, &names, &count), none);
+    assert_ok(folder_remove(none));
+    assert_fails(folder_make(""), "0 bytes");
+    assert_int_equal(file_size(none), -1);
+    assert_int_equal(file_size(folder), -1);
+    assert_false(file_exists(folder));
+    assert_ok(file_replace(none, "x", 1));
+    assert_fails(folder_make(path_join(a, none, "sub")), none);
+    assert_true(file_exists(none));
+    assert_ok(folder_list(a, folder, &names, &count));      /* nothing left aside */
+    assert_int_equal(count, 1);
+    assert_ok(folder_remove(folder));
+}
+
+static void test_folders(void **state)
+{
+    struct arena *a = *state;
+    char *folder = check_folder(a);
+    char *deep = path_join(a, folder, "a//b/c/");
+    assert_ok(folder_make(deep));
+    assert_ok(folder_make(deep));                           /* there already */
+    assert_ok(folder_sync(deep));
+    assert_ok(file_replace(path_join(a, folder, "B"), "1", 1));
+    assert_ok(file_replace(path_join(a, folder, ".hidden"), "1", 1));
+    assert_ok(file_replace(path_join(a, deep, "f"), "1", 1));
+    char *outside = check_folder(a);
+    assert_int_equal(symlink(outside, path_join(a, folder, "link")), 0);
+    char **names;
+    int64_t count;
+    assert_ok(folder_list(a, folder, &names, &count));
+    assert_int_equal(count, 4);
+    assert_string_equal(names[0], ".hidden");
+    assert_string_equal(names[1], "B");
+    assert_string_equal(names[2], "a");
+    assert_string_equal(names[3], "link");
+    assert_ok(folder_remove(folder));
+    assert_false(folder_exists(folder));
+    assert_true(folder_exists(outside));                    /* links are not followed */
+    assert_ok(folder_remove(outside));
+}
+
+static void test_join(void **state)
+{
+    struct arena *a = *state;
+    assert_string_equal(path_join(a, "x", "y"), "x/y");
+    assert_string_equal(path_join(a, "x/", "y"), "x/y");
+    assert_string_equal(path_join(a, "", "y"), "y");
+    assert_string_equal(path_join(a, "x", "/y"), "/y");
+}
+
+enum { BIG = 1 << 18 };
+
+static bool is_one_version(struct arena *a, const char *path)
+{
+    struct bytes read;
+    assert_ok(file_read(a, path, BIG, &read));
+    if (read.size != BIG)
+        return false;
+    for (int64_t i = 0; i < BIG; i++)
+        if (read.at[i] != read.at[0])
+            return false;
+    return true;
+}
+
+/* A writer killed at any moment leaves one whole version behind. */
+static void test_replace_survives_kill(void **state)
+{
+    struct arena *a = *state;
+    char *folder = check_folder(a), *path = path_join(a, folder, "f");
+    char *data = NEW(a, char, BIG);
+    memset(data, 'a', BIG);
+    assert_ok(file_replace(path, data, BIG));
+    for (int round = 0; round < 20; round++) {
+        pid_t child = fork();
+        if (child == 0)
+            for (int i = 0;; i++) {
+                memset(data, 'a' + i % 26, BIG);
+                if (!file_replace(path, data, BIG))
+                    _exit(1);
+            }
+        usleep((useconds_t)(500 + 731 * round));
+        kill(child, SIGKILL);
+        int status;
+        waitpid(child, &status, 0);
+        assert_true(WIFSIGNALED(status));
+        assert_true(is_one_version(a, path));
+    }
+    assert_ok(folder_remove(folder));
+}
+
+/* When the write cannot be finished, the old file stays and nothing is left aside. */
+static void test_replace_keeps_the_old_file_on_failure(void **state)
+{
+    struct arena *a = *state;
+    char *folder = check_folder(a), *path = path_join(a, folder, "f");
+    assert_ok(folder_make(path));       /* a folder cannot be replaced */
+    assert_fails(file_replace(path, "new", 3), path);
+    assert_true(folder_exists(path));
+    char **names;
+    int64_t count;
+    assert_ok(folder_list(a, folder, &names, &count));
+    assert_int_equal(count, 1);
+    assert_ok(folder_remove(folder));
+    assert_fails(file_replace("/dev/full/none", "x", 1), "/dev/full");
+}
+
+static void replace_often(void *arg, int index)
+{
+    static char data[4][BIG];
+    memset(data[index], 'a' + index, BIG);
+    for (int i = 0; i < 10; i++)
+        if (!file_replace(arg, data[index], BIG))
+            BUG("%s", fail_message());
+}
+
+static void test_concurrent_writers_do_not_mix(void **state)
+{
+    struct arena *a = *state;
+    char *folder = check_folder(a), *path = path_join(a, folder, "f");
+    workers_join(workers_start(4, replace_often, path));
+    assert_true(is_one_version(a, path));
+    char **names;
+    int64_t count;
+    assert_ok(folder_list(a, folder, &names, &count));
+    assert_int_equal(count, 1);
+    assert_ok(folder_remove(folder));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_read_map_and_copy),
+        cmocka_unit_test(test_files_of_unknown_size),
+        cmocka_unit_test(test_failures_name_the_path),
+        cmocka_unit_test(test_folders),
+        cmocka_unit_test(test_join),
+        cmocka_unit_test(test_replace_survives_kill),
+        cmocka_unit_test(test_replace_keeps_the_old_file_on_failure),
+        cmocka_unit_test(test_concurrent_writers_do_not_mix),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,121 @@
+/* block.c - one pre-norm block of the vision tower, 11 segments.
+ *
+ *     x = x + proj(attention(rope(qkv(LN(x)))))
+ *     x = x + fc2(gelu_tanh(fc1(LN(x))))
+ */
+#include "vision/parts.h"
+
+static const struct segment norm = {
+    .name = "norm", COMPUTE("vision"), LAYERNORM,
+};
+
+/* ---- qkv: in n, out qk v; one weight q | k | v of 3 Hv rows and its bias ---- */
+
+static struct tensor slice(struct tensor w, bool v)
+{
+    if (!tensor_is(w))
+        return w;
+    int64_t D = w.dim[0] / 3;
+    return v ? tensor_rows(w, 2 * D, D) : tensor_rows(w, 0, 2 * D);
+}
+
+static void qkv_forward(struct run *r)
+{
+    for (int v = 0; v < 2; v++)
+        r->ops->linear(r->stream, r->in[0], slice(r->w[0], v), slice(r->w[1], v), 0,
+                       r->out[v]);
+}
+
+static void qkv_backward(struct run *r)
+{
+    float beta = r->beta[0];
+    for (int v = 0; v < 2; v++) {
+        r->ops->linear_back(r->stream, r->dout[v], slice(r->w[0], v), beta, r->din[0]);
+        beta = 1;
+    }
+}
+
+static void qkv_weight(struct run *r)
+{
+    REQUIRE(r->beta_w[0] == r->beta_w[1]);      /* one unit, written together */
+    for (int v = 0; v < 2; v++)
+        r->ops->linear_weight(r->stream, r->dout[v], r->in[0], r->beta_w[0],
+                              slice(r->dw[0], v), slice(r->dw[1], v));
+}
+
+static const struct segment qkv = {
+    .name = "qkv", COMPUTE("vision"), .weight_in = 1,
+    .forward = qkv_forward, .backward = qkv_backward, .weight = qkv_weight,
+};
+
+static const struct segment rope = {
+    .name = "rope", COMPUTE("vision"), ROPE,
+};
+
+static const struct segment core_attn = {
+    .name = "core_attn", COMPUTE("vision"), ATTENTION,
+};
+
+static const struct segment attn_proj = {
+    .name = "attn_proj", COMPUTE("vision"), LINEAR,
+};
+
+static const struct segment residual = {
+    .name = "residual", COMPUTE("vision"), RESIDUAL,
+};
+
+static const struct segment mlp_norm = {
+    .name = "mlp_norm", COMPUTE("vision"), LAYERNORM,
+};
+
+static const struct segment mlp_up = {
+    .name = "mlp_up", COMPUTE("vision"), LINEAR,
+};
+
+static const struct segment act = {
+    .name = "act", COMPUTE("vision"), GELU,
+};
+
+static const struct segment mlp_down = {
+    .name = "mlp_down", COMPUTE("vision"), LINEAR,
+};
+
+int vision_block(struct graph *g, const struct vision_config *c, int index, int x,
+                 int image, struct rotary t)
+{
+    int64_t P = g->value[x].dim[0], D = c->width, F = c->hidden;
+    int layer = graph_layer(g);
+    struct scope s = {
+        g, graph_unit(g, "block", layer, PART_VISION, 0, false),
+        arena_text(g->arena, "model.visual.blocks.%d", index), VISION_DEVIATION,
+    };
+    int w_norm = param_vector(&s, "norm1.weight", D, INITIAL_ONE);
+    int b_norm = param_vector(&s, "norm1.bias", D, INITIAL_ZERO);
+    int w_qkv = param_matrix(&s, "attn.qkv.weight", 3 * D, D, -1);
+    int b_qkv = param_vector(&s, "attn.qkv.bias", 3 * D, INITIAL_ZERO);
+    int w_proj = param_matrix(&s, "attn.proj.weight", D, D, -1);
+    int b_proj = param_vector(&s, "attn.proj.bias", D, INITIAL_ZERO);
+    int w_mlp = param_vector(&s, "norm2.weight", D, INITIAL_ONE);
+    int b_mlp = param_vector(&s, "norm2.bias", D, INITIAL_ZERO);
+    int w_up = param_matrix(&s, "mlp.linear_fc1.weight", F, D, -1);
+    int b_up = param_vector(&s, "mlp.linear_fc1.bias", F, INITIAL_ZERO);
+    int w_down = param_matrix(&s, "mlp.linear_fc2.weight", D, F, -1);
+    int b_down = param_vector(&s, "mlp.linear_fc2.bias", D, INITIAL_ZERO);
+
+    int n = layernorm_record(g, &norm, "n", x, D, w_norm, b_norm, c->eps);
+    int qk = graph_value(g, "qk", layer, P, 2 * D);
+    int v = graph_value(g, "v", layer, P, D);
+    graph_node(g, &qkv, layer, LIST(n), LIST(qk, v), LIST(w_qkv, b_qkv), NULL, 0);
+    int turned = rope_record(g, &rope, "qk_rope", qk, t);
+    int o = attention_record(g, &core_attn, turned, v, image, &(struct attention){
+        .heads = c->heads, .groups = c->heads, .head_width = c->width / c->heads,
+    });
+    int a = linear_record(g, &attn_proj, "attn", o, w_proj, b_proj);
+    int h = residual_record(g, &residual, "h", x, a);
+
+    int m = layernorm_record(g, &mlp_norm, "m", h, D, w_mlp, b_mlp, c->eps);
+    int up = linear_record(g, &mlp_up, "up", m, w_up, b_up);
+    int hidden = gelu_record(g, &act, "act", up, false);
+    int down = linear_record(g, &mlp_down, "mlp", hidden, w_down, b_down);
+    return residual_record(g, &residual, "x", h, down);
+}

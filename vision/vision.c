@@ -1,0 +1,91 @@
+/* vision.c - the tower from pixels to features: embedding, blocks, mergers in place.
+ *
+ *     x = pixels W' + b                       [P,Hv]
+ *     x = x + position table at each patch    [P,Hv]
+ *     x = block(x)                            depth times; after a tap: its merger
+ *     feature = merger(x)                     [P / merge^2, out]
+ */
+#include "vision/parts.h"
+
+/* ---- patch embedding: a product, as patches do not overlap ---- */
+
+static const struct segment patch_embed = {
+    .name = "patch_embed", COMPUTE("vision"), .no_grad_in = 1,
+    .forward = linear_forward, .weight = linear_weight, .weight_in = 1,
+};
+
+/* ---- position: in x patch, out y, weight table ---- */
+
+static void position_forward(struct run *r)
+{
+    r->ops->interpolate(r->stream, r->in[0], r->in[1], r->w[0], r->out[0]);
+}
+
+static void position_backward(struct run *r)
+{
+    r->ops->axpby(r->stream, 1, r->dout[0], r->beta[0], r->din[0]);
+}
+
+static void position_weight(struct run *r)
+{
+    r->ops->interpolate_weight(r->stream, r->dout[0], r->in[1], r->beta_w[0], r->dw[0]);
+}
+
+static const struct segment position = {
+    .name = "position", COMPUTE("vision"), .no_grad_in = 2, .weight_in = 2,
+    .forward = position_forward, .backward = position_backward,
+    .weight = position_weight,
+};
+
+static const struct segment rope_table = {
+    .name = "rope_table", COMPUTE("vision"), ROPE_TABLE,
+};
+
+static int embed_record(struct graph *g, const struct vision_config *c, int pixels,
+                        int patch)
+{
+    int unit = graph_unit(g, "embed", g->layers - 1, PART_VISION, 0, false);
+    struct scope s = {g, unit, "model.visual", VISION_DEVIATION};
+    int64_t D = c->width;
+    int w = graph_param(g, unit, (struct param){
+        .name = "model.visual.patch_embed.proj.weight", .ndim = 5,
+        .dim = {D, c->channels, c->frames, c->patch, c->patch}, .split = -1,
+        .initial = INITIAL_NORMAL, .deviation = VISION_DEVIATION, .decay = true,
+    });
+    int b = param_vector(&s, "patch_embed.proj.bias", D, INITIAL_ZERO);
+    int table = param_matrix(&s, "pos_embed.weight", c->positions, D, -1);
+
+    int x = linear_record(g, &patch_embed, "patches", pixels, w, b);
+    int y = graph_value(g, "x", g->layers - 1, g->value[x].dim[0], D);
+    graph_keep(g, y);
+    graph_node(g, &position, g->layers - 1, LIST(x, patch), LIST(y), LIST(table), NULL,
+               0);
+    return y;
+}
+
+void vision_record(struct graph *g, const struct vision_config *c,
+                   const struct capacity *cap, struct vision_graph *out)
+{
+    int64_t P = cap->patches, values = vision_patch_values(c);
+    REQUIRE(P > 0 && P % (c->merge * c->merge) == 0);
+    *out = (struct vision_graph){.taps = c->taps};
+    g->tower = "vision";
+    graph_layer(g);
+    int pixels = graph_input(g, "pixels", DTYPE_F32, 2, (int64_t[]){P, values});
+    int patch = graph_input(g, "patch", DTYPE_I32, 2, (int64_t[]){P, 4});
+    int image = graph_input(g, "image", DTYPE_I32, 1, (int64_t[]){cap->images + 1});
+
+    struct rotary t = rope_table_record(g, &rope_table, patch, &(struct rope_shape){
+        .theta = c->theta, .heads_width = c->width / c->heads, .axial = true,
+    });
+    int x = embed_record(g, c, pixels, patch);
+    for (int block = 0, tap = 0; block < c->depth; block++) {
+        x = vision_block(g, c, block, x, image, t);
+        if (tap < c->taps && c->tap[tap] == block) {
+            out->tap[tap] = vision_merger(g, c, tap, x);
+            tap++;
+        }
+    }
+    out->feature = vision_merger(g, c, -1, x);
+    g->tower = "decoder";
+}
