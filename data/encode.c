@@ -24,10 +24,12 @@ static bool draft_open(const struct loader_options *o, const struct sample *s,
         .tokens = NEW(scratch, int, s->nimage),
         .shape = o->image,
     };
-    for (int k = 0; k < s->nimage; k++)
-        if (!image_source_read(scratch, &s->image[k], &d->file[k]) ||
-            !image_size(d->file[k], o->exif, &o->limits, &d->width[k], &d->height[k]))
+    for (int k = 0; k < s->nimage; k++) {
+        if (!image_source_read(scratch, &s->image[k], &d->file[k]))
+            return false;
+        if (!image_size(d->file[k], o->exif, &o->limits, &d->width[k], &d->height[k]))
             return fail_in("image %s", s->image[k].name);
+    }
     return true;
 }
 

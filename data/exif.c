@@ -1,7 +1,7 @@
 /* exif.c - the orientation tag of a photo, the only metadata that changes pixels.
  *
- * Alone because cameras and editors write broken EXIF in every way, and none of them may
- * fail an image or read outside it. */
+ * Alone because cameras and editors write broken EXIF in every way, and none of them
+ * may fail an image or read outside it. */
 #include "data/image_internal.h"
 
 enum { TAG_ORIENTATION = 0x0112, TYPE_SHORT = 3, TYPE_LONG = 4 };

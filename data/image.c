@@ -20,7 +20,9 @@ const char *const resize_rule_name[] = {"torchvision", "pil", NULL};
 /* ---- what it is, and whether it may be read ---- */
 
 static const struct decoder *const decoder[] = {
-    [IMAGE_JPEG] = &jpeg_decoder, [IMAGE_PNG] = &png_decoder, [IMAGE_WEBP] = &webp_decoder,
+    [IMAGE_JPEG] = &jpeg_decoder,
+    [IMAGE_PNG] = &png_decoder,
+    [IMAGE_WEBP] = &webp_decoder,
 };
 
 enum image_kind image_kind_of(const void *bytes, int64_t size)
@@ -87,8 +89,8 @@ static void upright_size(const struct image_header *h, int *width, int *height)
     *height = exchange ? h->width : h->height;
 }
 
-bool image_size(struct bytes file, enum exif_rule exif, const struct image_limits *limits,
-                int *width, int *height)
+bool image_size(struct bytes file, enum exif_rule exif,
+                const struct image_limits *limits, int *width, int *height)
 {
     const struct decoder *by;
     struct image_header h;
@@ -99,8 +101,8 @@ bool image_size(struct bytes file, enum exif_rule exif, const struct image_limit
 }
 
 static bool decode_upright(struct arena *a, struct bytes file, const struct decoder *by,
-                           const struct image_header *h, const struct image_limits *limits,
-                           struct picture *out)
+                           const struct image_header *h,
+                           const struct image_limits *limits, struct picture *out)
 {
     upright_size(h, &out->width, &out->height);
     out->rgb = picture_room(a, out->width, out->height);
@@ -174,8 +176,8 @@ bool image_load(struct arena *a, struct bytes file, enum exif_rule exif,
     out->grid_h = to_height / s->patch;
     out->grid_w = to_width / s->patch;
     out->values = 3 * s->frames * s->patch * s->patch;
-    out->pixels = arena_room(a, sizeof(float) * (size_t)out->grid_h * (size_t)out->grid_w *
-                                    (size_t)out->values);
+    size_t rows = (size_t)out->grid_h * (size_t)out->grid_w;
+    out->pixels = arena_room(a, rows * (size_t)out->values * sizeof(float));
 
     struct arena_mark m = arena_mark(a);
     struct rows *to = rows_into_patches(a, s, to_width, to_height, out->pixels);
@@ -183,7 +185,7 @@ bool image_load(struct arena *a, struct bytes file, enum exif_rule exif,
     bool ok = false;
     if (h.orientation == 1) {
         ok = by->rows(a, file, limits, to);
-    } else {                    /* resizing goes row by row, so it must be upright first */
+    } else {                            /* resizing takes rows in order: turn first */
         struct picture upright;
         ok = decode_upright(a, file, by, &h, limits, &upright);
         if (ok)

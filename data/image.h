@@ -1,8 +1,9 @@
 /* image.h - an image file's bytes to the patches the vision tower reads.
  *
- * decode -> upright RGB -> smart resize -> normalise -> patches in merge order, equal to
- * the reference processor (docs/numerics.md).  JPEG, PNG and WebP by their libraries;
- * warnings are failures; hard limits stop a hostile file before it costs anything. */
+ * decode -> upright RGB -> smart resize -> normalise -> patches in merge order, equal
+ * to the reference processor (docs/numerics.md).  JPEG, PNG and WebP by their
+ * libraries; warnings are failures; hard limits stop a hostile file before it costs
+ * anything. */
 #ifndef DATA_IMAGE_H
 #define DATA_IMAGE_H
 
@@ -16,22 +17,27 @@ struct picture {                        /* rows of RGB, 8 bits each, no padding 
 
 struct image_limits {
     int64_t pixels;                     /* of the decoded image; default 2^27 */
-    int64_t memory;                     /* bytes one decode may take; default 2^30 */
+    int64_t memory;                     /* bytes a decoder may take; default 2^30 */
     int scans;                          /* of a progressive JPEG; default 100 */
 };
 extern const struct image_limits image_limits_default;
 
 enum exif_rule { EXIF_APPLY, EXIF_IGNORE };
-/* The reference processor's two back-ends; they round differently. */
+/* The reference processor's two back-ends; they round differently.  PIL is Pillow's
+ * rule up to version 12; from 13 on it resizes images that lose much more height than
+ * width vertically first, which is not followed. */
 enum resize_rule { RESIZE_TORCHVISION, RESIZE_PIL };
-extern const char *const exif_rule_name[], *const resize_rule_name[];
+extern const char *const exif_rule_name[], *const resize_rule_name[]; /* end in NULL */
 
 enum image_kind { IMAGE_UNKNOWN, IMAGE_JPEG, IMAGE_PNG, IMAGE_WEBP };
 enum image_kind image_kind_of(const void *bytes, int64_t size);
 
-/* Decode to RGB as PIL's convert("RGB") does (alpha dropped, palette expanded, grey
- * copied, CMYK and YCCK with Adobe's polarity).  `scale_hint` (0: none) lets the JPEG
- * decoder do nothing special today.  Fails with what is wrong; the caller adds the name. */
+/* Decode to RGB as PIL's convert("RGB") does: alpha and tRNS dropped (never blended),
+ * palettes looked up, grey copied, 16-bit samples cut to their high byte (but 16-bit
+ * grey without alpha clipped at 255), CMYK and YCCK with Adobe's polarity.  Profiles
+ * and gamma are ignored; so is damaged metadata.  Cut files, damaged pixels, JPEG
+ * warnings, other numbers of components and animated WebP fail.  Orientation is EXIF's,
+ * of any format.  A message says what is wrong; the caller adds the name. */
 MUST_USE bool image_decode(struct arena *a, struct bytes file, enum exif_rule exif,
                            const struct image_limits *limits, struct picture *out);
 /* Width and height after orientation, without decoding the pixels. */
@@ -47,18 +53,18 @@ struct image_shape {                    /* how pixels become patches */
 extern const struct image_shape image_shape_default;
 
 /* The size an image is resized to: multiples of patch * merge, area within limits. */
-MUST_USE bool image_target(const struct image_shape *s, int width, int height, int *to_width,
-                           int *to_height);
+MUST_USE bool image_target(const struct image_shape *s, int width, int height,
+                           int *to_width, int *to_height);
 /* Antialiased bicubic, a = -0.5, separable, fixed point, horizontal first. */
-void image_resize(struct arena *a, const struct picture *from, int to_width, int to_height,
-                  enum resize_rule rule, struct picture *out);
+void image_resize(struct arena *a, const struct picture *from, int to_width,
+                  int to_height, enum resize_rule rule, struct picture *out);
 /* Patches of a resized picture: grid_h * grid_w rows of channels*frames*patch*patch
  * values, rows in merge order.  `out` holds that many floats. */
 void image_patches(const struct image_shape *s, const struct picture *p, float *out);
 
 /* All of it: bytes to patches. */
 struct patches {
-    int grid_h, grid_w;                 /* in patches; tokens = grid_h * grid_w / merge^2 */
+    int grid_h, grid_w;                 /* tokens = grid_h * grid_w / merge^2 */
     int values;                         /* of one patch */
     float *pixels;                      /* [grid_h * grid_w, values] */
 };

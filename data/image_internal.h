@@ -17,7 +17,7 @@ struct rows {
 
 struct image_header {
     int width, height;                  /* as stored, before any rotation */
-    int orientation;                    /* 1 (upright) to 8, as EXIF counts; 1 if not said */
+    int orientation;                    /* 1 (upright) to 8, as EXIF counts them */
 };
 
 /* One file format.  Both fail with what is wrong, and without leaks. */
@@ -42,11 +42,12 @@ int exif_orientation(const uint8_t *at, int64_t size);
 
 /* Rows into the memory of an upright picture, which the caller has made (for
  * orientations 5 to 8 with the stored width and height exchanged). */
-struct rows *rows_into_picture(struct arena *a, const struct picture *p, int orientation);
+struct rows *rows_into_picture(struct arena *a, const struct picture *p,
+                               int orientation);
 uint8_t *picture_room(struct arena *a, int width, int height);  /* with its slack */
 void rows_from_picture(const struct picture *p, struct rows *to);
 
-/* Rows of one size in, rows of another size out to `to`; `to` itself for equal sizes. */
+/* Rows of one size in, rows of another out to `to`; `to` itself for equal sizes. */
 struct rows *rows_resized(struct arena *a, int width, int height, int to_width,
                           int to_height, enum resize_rule rule, struct rows *to);
 

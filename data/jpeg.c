@@ -1,8 +1,8 @@
 /* jpeg.c - JPEG by libjpeg: its error handling by longjmp stays inside this file.
  *
  * Every warning is a failure: libjpeg warns about cut or damaged data, paints the rest
- * grey and goes on.  Inverse transform and chroma upsampling are the library's defaults,
- * as in Pillow. */
+ * grey and goes on.  Inverse transform and chroma upsampling are the library's
+ * defaults, as in Pillow. */
 #include "data/image_internal.h"
 
 #include <setjmp.h>
@@ -34,7 +34,7 @@ static void on_message(j_common_ptr lib, int level)
         give_up(lib);
 }
 
-/* A progressive file may repeat scans without end, each costing a pass over the image. */
+/* A progressive file may hold any number of scans, each a pass over the whole image. */
 static void on_progress(j_common_ptr lib)
 {
     struct reader *r = lib->client_data;

@@ -1,18 +1,19 @@
-/* patches.c - levels to numbers, and rows to the patches that the vision tower reads. */
+/* patches.c - levels to numbers, and rows to the patches the vision tower reads. */
 #include "data/image_internal.h"
 
 struct patcher {
     struct rows rows;
     const struct image_shape *shape;
     int y, grid_w;                      /* row to come; patches in a row of the grid */
-    uint8_t *band;                      /* [patch, pitch]: rows of one row of the grid */
+    uint8_t *band;                      /* [patch, pitch]: a row of the grid */
     size_t pitch;
     float *out;
     float level[3][256];                /* what each of 0..255 becomes, by channel */
 };
 
 /* The reference's two back-ends round at different places.
- * torchvision: (u - 255 mean) / (255 std) in 32 bits; PIL: u / 255 in 64, the rest in 32 */
+ * torchvision: (u - 255 mean) / (255 std) in 32 bits
+ * PIL: (u / 255 - mean) / std, the first quotient in 64 bits, the rest in 32 */
 static float normalise(const struct image_shape *s, int channel, int u)
 {
     float mean = s->mean[channel], std = s->std[channel];
@@ -33,9 +34,11 @@ static void patch_write(const struct patcher *r, const uint8_t *from, float *to)
     int p = r->shape->patch, frames = r->shape->frames;
     size_t area = (size_t)(p * p);
     for (int c = 0; c < 3; c++, to += (size_t)frames * area) {
-        for (int y = 0; y < p; y++)
+        for (int y = 0; y < p; y++) {
+            const uint8_t *row = from + (size_t)y * r->pitch + c;
             for (int x = 0; x < p; x++)
-                to[y * p + x] = r->level[c][from[(size_t)y * r->pitch + (size_t)(3 * x + c)]];
+                to[y * p + x] = r->level[c][row[3 * x]];
+        }
         for (int f = 1; f < frames; f++)                /* a still image repeats */
             memcpy(to + (size_t)f * area, to, area * sizeof *to);
     }

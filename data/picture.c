@@ -1,4 +1,4 @@
-/* picture.c - a whole image in memory as taker and giver of rows, and its orientation. */
+/* picture.c - a whole image in memory as taker and giver of rows; its orientation. */
 #include "data/image_internal.h"
 
 struct turner {
@@ -6,7 +6,7 @@ struct turner {
     int width;                          /* pixels of a stored row */
     uint8_t *at;                        /* where the next row's first pixel goes, */
     ptrdiff_t next_row, next_pixel;     /* and how to go on from there, in bytes */
-    uint8_t *line;                      /* a row as stored; NULL: rows go to their place */
+    uint8_t *line;                      /* a row as stored; NULL: written in place */
 };
 
 uint8_t *picture_room(struct arena *a, int width, int height)
@@ -31,13 +31,15 @@ static void turner_done(struct rows *r)
     t->at += t->next_row;
 }
 
-struct rows *rows_into_picture(struct arena *a, const struct picture *p, int orientation)
+struct rows *rows_into_picture(struct arena *a, const struct picture *p,
+                               int orientation)
 {
     /* EXIF names the side of the upright picture where the stored first row lies, then
      * the side of the stored first column: bottom, right, or exchanged axes. */
     static const struct { bool exchange, right, bottom; } turn[9] = {
-        [2] = {false, true, false}, [3] = {false, true, true}, [4] = {false, false, true},
-        [5] = {true, false, false}, [6] = {true, true, false}, [7] = {true, true, true},
+        [2] = {false, true, false}, [3] = {false, true, true},
+        [4] = {false, false, true}, [5] = {true, false, false},
+        [6] = {true, true, false},  [7] = {true, true, true},
         [8] = {true, false, true},
     };
     REQUIRE(orientation >= 1 && orientation <= 8);

@@ -26,7 +26,7 @@ static uint32_t big_endian(const char *at)
     return (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3];
 }
 
-/* The orientation is in a chunk before or after the pixels, so walk over all of them. */
+/* The orientation is in a chunk before or after the pixels, so walk over them all. */
 static int find_orientation(struct bytes file)
 {
     for (int64_t at = SIGNATURE; at + CHUNK_EXTRA <= file.size;) {

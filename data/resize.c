@@ -1,15 +1,15 @@
 /* resize.c - antialiased bicubic resampling, the same bits as the reference processor.
  *
- * Both back-ends of the reference work in fixed point with 8 bits between the horizontal
- * and the vertical pass; they differ only in the number of fraction bits.  Weights are
- * computed once per axis.  Rows come in strips of 16, which are transposed so that both
- * passes are one loop over 48 neighbouring bytes: no gathers, any number of taps. */
+ * Both back-ends of the reference work in fixed point with 8 bits between the
+ * horizontal and the vertical pass; they differ only in the number of fraction bits.
+ * Weights are computed once per axis.  Rows come in strips of 16, which are transposed
+ * so that both passes are one loop over 48 neighbours: no gathers, any taps. */
 #include "data/image_internal.h"
 
 #include <math.h>
 
 enum { STRIP = 16, CHUNK = 3 * STRIP };
-_Static_assert((int)ROW_SLACK >= (int)CHUNK, "the last chunk of a row ends within its slack");
+_Static_assert((int)ROW_SLACK >= (int)CHUNK, "a row's last chunk ends in its slack");
 
 /* ---- the weights of one axis ---- */
 
@@ -74,7 +74,7 @@ static struct axis axis_make(struct arena *a, int from, int to, enum resize_rule
 }
 
 /* to[i] = clamp(sum_k weight[k] from[k stride + i] / 2^bits), rounded; CHUNK values.
- * All the time goes here.  Inputs are 32 bits wide already, so that the compiler has one
+ * The time goes here.  Inputs are 32 bits wide already, so that the compiler has one
  * lane width to work with and keeps the sums in registers. */
 static inline void blend(const int32_t *restrict from, size_t stride,
                          const int32_t *restrict weight, int count, int bits,
@@ -94,7 +94,7 @@ static inline void blend(const int32_t *restrict from, size_t stride,
 
 /* ---- 16 x 16 bytes, rows to columns ---- */
 
-/* Interleaving the two halves four times moves each row index bit below the columns'. */
+/* Interleaving the two halves four times moves the row's index below the column's. */
 static inline void transpose(const uint8_t *restrict from, size_t from_stride,
                              int32_t *restrict to, size_t to_stride)
 {
@@ -130,8 +130,8 @@ struct resizer {
     uint8_t *narrow;                    /* [pitch, STRIP]: after the horizontal pass */
     size_t strip_pitch;                 /* bytes, a multiple of CHUNK; so is pitch */
 
-    int32_t *window;                    /* [window_room, pitch]: rows that may still be */
-    size_t pitch;                       /*     needed by the vertical pass, */
+    int32_t *window;                    /* [window_room, pitch]: the rows that the */
+    size_t pitch;                       /*     vertical pass may still need, */
     int window_room, window_first;      /*     from this input row on, */
     int window_rows;                    /*     so many */
 };
@@ -219,8 +219,8 @@ struct rows *rows_resized(struct arena *a, int width, int height, int to_width,
     return &r->rows;
 }
 
-void image_resize(struct arena *a, const struct picture *from, int to_width, int to_height,
-                  enum resize_rule rule, struct picture *out)
+void image_resize(struct arena *a, const struct picture *from, int to_width,
+                  int to_height, enum resize_rule rule, struct picture *out)
 {
     *out = (struct picture){to_width, to_height, picture_room(a, to_width, to_height)};
     struct arena_mark m = arena_mark(a);

@@ -117,6 +117,13 @@ static bool guess(struct arena *a, const char *path, const char **format_name,
 
 /* ---- match and limit ---- */
 
+/* Does the name fit the pattern?  A "!" first turns the answer round. */
+static bool name_matches(const char *pattern, const char *name)
+{
+    bool not = *pattern == '!';
+    return (fnmatch(pattern + not, name, 0) == 0) != not;
+}
+
 static bool keep(struct arena *a, const struct source_options *o, struct source *s)
 {
     if (o->limit < 0)
@@ -133,7 +140,7 @@ static bool keep(struct arena *a, const struct source_options *o, struct source 
             struct arena_mark m = arena_mark(&names);
             const char *name = s->reader->name(s, i, &names);
             const char *below = strncmp(name, s->path, own) ? name : name + own;
-            if (!fnmatch(o->match, below + (*below == '/'), 0)) {
+            if (name_matches(o->match, below + (*below == '/'))) {
                 GROW(a, s->kept, s->count, room);
                 s->kept[s->count++] = i;
             }

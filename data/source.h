@@ -29,7 +29,8 @@ struct source_options {
     const char *images;                 /* where image paths start; NULL: the file's */
     const char *prompt;                 /* captions: what the user says; */
                                         /* NULL "Describe the image.", "" none */
-    const char *match;                  /* keep names like this (fnmatch); NULL all */
+    const char *match;                  /* keep names like this (fnmatch), or, after
+                                         * "!", unlike it; NULL all */
     int64_t limit;                      /* then keep the first n; 0 all */
 };
 MUST_USE bool source_open(struct arena *a, const struct source_options *o,
@@ -46,7 +47,7 @@ MUST_USE bool source_read(const struct source *s, int64_t index, struct arena *i
 /* xxHash64 for the data contract: options, and names and sizes of images, captions and
  * tar members, or a JSON file's bytes.  Where the folder lies does not count. */
 uint64_t source_hash(const struct source *s);
-/* The bytes of one image; `item` owns them. */
+/* The bytes of one image; `item` owns them.  A failure begins with "image NAME: ". */
 MUST_USE bool image_source_read(struct arena *item, const struct image_source *from,
                                 struct bytes *out);
 

@@ -164,7 +164,7 @@ bool image_source_read(struct arena *item, const struct image_source *from,
     REQUIRE(!from->path == !!from->data.at);
     *out = from->data;
     if (from->path && !file_read(item, from->path, IMAGE_BYTES, out)) {
-        fail_in("image");
+        fail_in("image %s", from->name);
         return fail_kind(FAULT_DATA);
     }
     if (out->size > 0)

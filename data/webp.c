@@ -11,7 +11,7 @@ enum { RIFF_HEAD = 12, CHUNK_HEAD = 8 };
 static int64_t little_endian(const char *at)
 {
     const uint8_t *b = (const uint8_t *)at;
-    return (int64_t)b[0] | (int64_t)b[1] << 8 | (int64_t)b[2] << 16 | (int64_t)b[3] << 24;
+    return b[0] | b[1] << 8 | b[2] << 16 | (int64_t)b[3] << 24;
 }
 
 static int find_orientation(struct bytes file)

@@ -2,18 +2,18 @@
  * devices, and counts work.
  *
  * FLOPs count products only, a multiply-add as 2, over capacity: live counts and
- * segment bounds are data, which this device does not have.  So all R routed rows count,
- * all T rows of the head, and attention counts one segment as long as the tensor:
- * T(T+1)/2 pairs of query and key when causal, T^2 when full (an upper bound).  Backward
- * of attention counts 2.5 times forward (five products for two).  The head's backward
- * counts the logits it makes again.  Bytes are those of every tensor read and written
- * once, of tables the rows used; beta != 0 reads the output too. */
+ * segment bounds are data, which this device does not have.  So all R routed rows
+ * count, all T rows of the head, and attention counts one segment as long as the
+ * tensor: T(T+1)/2 pairs of query and key when causal, T^2 when full (upper bounds).
+ * Backward of attention counts 2.5 times forward (five products for two).  The head's
+ * backward counts the logits it makes again.  Bytes are those of every tensor read and
+ * written once, of tables the rows used; beta != 0 reads the output too. */
 #include "kernels/ops.h"
 
 int64_t head_work(int64_t T, int64_t D, int64_t V)
 {
     int64_t rows = MIN(HEAD_CHUNK, T), blocks = (V + HEAD_WORDS - 1) / HEAD_WORDS;
-    return 4 * rows * (V + D + 3 * blocks + 1);
+    return 4 * rows * (blocks * (HEAD_WORDS + 3) + D + 1);
 }
 
 /* ---- laws: what is required, and what is said when it is broken ---- */

@@ -29,7 +29,7 @@ run=runs/quickstart
 
 phase "captions of 100 training images"
 "$vlmoe" eval recipes/quickstart.yaml --model "$run/model" --training --samples 100 \
-    run.log=warn "$@" | tee "$run/captions.txt" | tail -n 31
+    --swap-images run.log=warn "$@" | tee "$run/captions.txt" | tail -n 32
 
 phase "done"
 echo "captions: $run/captions.txt"

@@ -13,7 +13,7 @@
 enum {
     QUERIES = 64,                       /* rows of a forward tile */
     KEYS = 256,                         /* its columns */
-    SIDE = 128                          /* of a backward tile */
+    SIDE = 64                          /* of a backward tile */
 };
 _Static_assert(KEYS % QUERIES == 0, "a causal row sees a key of every tile it meets");
 

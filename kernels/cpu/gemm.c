@@ -67,18 +67,19 @@ void cpu_product(bool turn_a, bool turn_b, int64_t m, int64_t n, int64_t k, floa
                 (blasint)c_stride);
 }
 
-/* How [m,n] is cut: enough blocks to share, each large enough to be fast. */
+/* How [m,n] is cut: an even number of blocks of rows, so that two threads end together,
+ * each large enough to be fast. */
 struct cut {
     int64_t m, n, m_block, n_block, m_blocks, n_blocks;
 };
 
-enum { M_LEAST = 64, M_MOST = 256, N_MOST = 768, N_WIDE = 512 };
+enum { M_LEAST = 32, M_MOST = 256, N_MOST = 768, N_WIDE = 512 };
 
 static struct cut cut_make(int64_t m, int64_t n)
 {
     struct cut c = {.m = m, .n = n};
-    int64_t quarter = (blocks_of(m, 4) + 15) / 16 * 16;
-    c.m_block = MIN(MAX(quarter, M_LEAST), M_MOST);
+    int64_t even = MAX(1, 2 * blocks_of(m, 2 * M_MOST));
+    c.m_block = MAX(blocks_of(blocks_of(m, even), 16) * 16, M_LEAST);
     c.n_block = n <= N_MOST ? MAX(n, 1) : N_WIDE;
     c.m_blocks = blocks_of(m, c.m_block);
     c.n_blocks = blocks_of(n, c.n_block);

@@ -16,7 +16,7 @@ struct head {
     int64_t T, D, V, blocks;
     /* the chunk */
     int64_t count;
-    float *z, *gathered, *best, *sum;   /* [C,V] [C,D] [blocks,C] [blocks,C] */
+    float *z, *gathered, *best, *sum;   /* [blocks,C,HEAD_WORDS] [C,D] [blocks,C] */
     int32_t *token, *word;              /* [C] [blocks,C] */
     const float *lse;
     float factor, beta_x, beta_w;
@@ -30,7 +30,7 @@ static struct head head_make(struct tensor x, struct tensor w, struct tensor whi
                      .V = w.dim[0], .blocks = blocks_of(w.dim[0], HEAD_WORDS)};
     int64_t rows = MIN(HEAD_CHUNK, p.T);
     p.z = work.data;
-    p.gathered = p.z + rows * p.V;
+    p.gathered = p.z + rows * p.blocks * HEAD_WORDS;
     p.best = p.gathered + rows * p.D;
     p.sum = p.best + rows * p.blocks;
     p.word = (int32_t *)(p.sum + rows * p.blocks);
@@ -54,12 +54,19 @@ static int64_t head_chunk(struct head *p, int64_t at, bool choice)
     return at;
 }
 
+/* Row i of a block's logits: blocks lie apart, because rows as long as the vocabulary
+ * would share cache sets. */
+static float *logits(const struct head *p, int64_t block, int64_t i)
+{
+    return p->z + (block * p->count + i) * HEAD_WORDS;
+}
+
 /* Logits of one block of words for the whole chunk; returns how many words. */
 static int64_t head_logits(const struct head *p, int64_t block)
 {
     int64_t from = block * HEAD_WORDS, n = MIN(HEAD_WORDS, p->V - from);
     cpu_product(false, true, p->count, n, p->D, 1, p->gathered, p->D, row(p->w, from),
-                p->w.stride[0], 0, p->z + from, p->V);
+                p->w.stride[0], 0, logits(p, block, 0), HEAD_WORDS);
     return n;
 }
 
@@ -68,14 +75,14 @@ static void loss_block(void *arg, int64_t block)
     const struct head *p = arg;
     int64_t n = head_logits(p, block);
     for (int64_t i = 0; i < p->count; i++) {
-        float *z = p->z + i * p->V + block * HEAD_WORDS;
+        float *z = logits(p, block, i);
         int64_t at = block * p->count + i;
         int32_t target = ((const int32_t *)p->which.data)[p->token[i]];
         p->best[at] = row_max(z, n);
         float kept = target / HEAD_WORDS == block ? z[target % HEAD_WORDS] : 0;
         p->sum[at] = row_exp(z, p->best[at], n, z);
         if (target / HEAD_WORDS == block)
-            z[target % HEAD_WORDS] = kept;   /* the only logit read again */
+            z[target % HEAD_WORDS] = kept;     /* the only logit read again */
     }
 }
 
@@ -104,7 +111,9 @@ void cpu_head_loss(struct stream *s, struct tensor x, struct tensor w,
         for (int64_t i = 0; i < p.count; i++) {
             int64_t t = p.token[i];
             out[t] = block_lse(&p, i);
-            total += (double)out[t] - p.z[i * p.V + ((int32_t *)target.data)[t]];
+            int32_t word = ((int32_t *)target.data)[t];
+            total +=
+                (double)out[t] - logits(&p, word / HEAD_WORDS, i)[word % HEAD_WORDS];
         }
     }
     *(float *)loss.data = (float)(total * scalar(scale, 1));
@@ -115,8 +124,8 @@ static void loss_back_block(void *arg, int64_t block)
     const struct head *p = arg;
     int64_t from = block * HEAD_WORDS, n = head_logits(p, block);
     for (int64_t i = 0; i < p->count; i++) {
-        float *z = p->z + i * p->V + from, lse = p->lse[p->token[i]],
-              factor = p->factor;
+        float *z = logits(p, block, i), factor = p->factor;
+        float lse = p->lse[p->token[i]];
         for (int64_t j = 0; j < n; j++)
             z[j] = factor * exp_f32(z[j] - lse);
         int32_t target = ((const int32_t *)p->which.data)[p->token[i]];
@@ -124,8 +133,8 @@ static void loss_back_block(void *arg, int64_t block)
             z[target % HEAD_WORDS] -= factor;
     }
     if (p->dw)
-        cpu_product(true, false, n, p->D, p->count, 1, p->z + from, p->V, p->gathered,
-                    p->D, p->beta_w, p->dw + from * p->D, p->D);
+        cpu_product(true, false, n, p->D, p->count, 1, logits(p, block, 0), HEAD_WORDS,
+                    p->gathered, p->D, p->beta_w, p->dw + from * p->D, p->D);
 }
 
 static void loss_back_x(void *arg, int64_t block)
@@ -133,8 +142,10 @@ static void loss_back_x(void *arg, int64_t block)
     const struct head *p = arg;
     int64_t from = block * ROWS, n = MIN(ROWS, p->count - from);
     float *dx = p->gathered + from * p->D;      /* the rows themselves are used up */
-    cpu_product(false, false, n, p->D, p->V, 1, p->z + from * p->V, p->V, p->w.data,
-                p->w.stride[0], 0, dx, p->D);
+    for (int64_t b = 0; b < p->blocks; b++)
+        cpu_product(false, false, n, p->D, MIN(HEAD_WORDS, p->V - b * HEAD_WORDS), 1,
+                    logits(p, b, from), HEAD_WORDS, row(p->w, b * HEAD_WORDS),
+                    p->w.stride[0], b > 0, dx, p->D);
     for (int64_t i = 0; i < n; i++) {
         float *to = row(p->dx, p->token[from + i]);
         for (int64_t c = 0; c < p->D; c++)
@@ -190,7 +201,7 @@ static void best_block(void *arg, int64_t block)
     const struct head *p = arg;
     int64_t n = head_logits(p, block);
     for (int64_t i = 0; i < p->count; i++) {
-        const float *z = p->z + i * p->V + block * HEAD_WORDS;
+        const float *z = logits(p, block, i);
         int64_t best = 0;
         for (int64_t j = 1; j < n; j++)
             if (z[j] > z[best])

@@ -22,7 +22,7 @@ struct arena_mark { struct arena_block *block; size_t used; };
 struct arena arena_make(const char *name);
 /* Zeroed, 64-byte aligned, never NULL: out of memory ends the program (code 6). */
 void *arena_push(struct arena *a, size_t bytes);
-/* The same without the zeros, for large memory that is written whole before it is read. */
+/* The same without the zeros, for large memory that is written before it is read. */
 void *arena_room(struct arena *a, size_t bytes);
 #define NEW(a, type, n) ((type *)arena_push((a), sizeof(type) * (size_t)(n)))
 struct arena_mark arena_mark(const struct arena *a);

@@ -9,11 +9,24 @@ static struct {                     /* set at start-up; `progress` by stderr's l
     int rank;
     bool progress;                  /* an unfinished progress line is on the screen */
 } state = {LOG_INFO, 0, false};
+static _Thread_local int other_rank = -1;       /* where ranks are threads */
+
+static int rank_now(void)
+{
+    return other_rank < 0 ? state.rank : other_rank;
+}
 
 void log_set(enum log_level least, int rank)
 {
     state.least = least;
     state.rank = rank;
+}
+
+int log_rank(int rank)
+{
+    int before = other_rank;
+    other_rank = rank;
+    return before;
 }
 
 bool log_terminal(void)
@@ -30,14 +43,15 @@ static void progress_wipe(void)
 
 void log_line(enum log_level level, const char *subject, const char *fmt, ...)
 {
-    if (level < state.least || (state.rank != 0 && level < LOG_WARN))
+    int rank = rank_now();
+    if (level < state.least || (rank != 0 && level < LOG_WARN))
         return;
     va_list args;
     va_start(args, fmt);
     flockfile(stderr);
     progress_wipe();
-    if (state.rank != 0)
-        fprintf(stderr, "[rank %d] ", state.rank);
+    if (rank != 0)
+        fprintf(stderr, "[rank %d] ", rank);
     fprintf(stderr, "%s%s: ", level == LOG_WARN ? "warning: " : "", subject);
     vfprintf(stderr, fmt, args);
     fputc('\n', stderr);
@@ -47,7 +61,7 @@ void log_line(enum log_level level, const char *subject, const char *fmt, ...)
 
 void log_progress(const char *fmt, ...)
 {
-    if (state.rank != 0 || state.least > LOG_INFO || !log_terminal())
+    if (rank_now() != 0 || state.least > LOG_INFO || !log_terminal())
         return;
     va_list args;
     va_start(args, fmt);

@@ -8,6 +8,9 @@
 
 enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN };
 void log_set(enum log_level least, int rank);
+/* This thread, and the workers it starts, speak as another rank of the same process;
+ * returns who they spoke as before (-1: the rank of log_set). */
+int log_rank(int rank);
 void log_line(enum log_level level, const char *subject, const char *fmt, ...)
     PRINTF_LIKE(3, 4);
 #define log_debug(subject, ...) log_line(LOG_DEBUG, subject, __VA_ARGS__)

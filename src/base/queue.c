@@ -1,6 +1,7 @@
 /* queue.c - a ring of pointers under one lock, and threads started as a group. */
 #include "base/queue.h"
 #include "base/arena.h"
+#include "base/log.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -83,7 +84,7 @@ struct worker {
     pthread_t thread;
     void (*main)(void *arg, int index);
     void *arg;
-    int index;
+    int index, rank;                /* rank: whom to log as */
 };
 
 struct workers {
@@ -95,6 +96,7 @@ struct workers {
 static void *worker_main(void *arg)
 {
     struct worker *w = arg;
+    log_rank(w->rank);
     w->main(w->arg, w->index);
     return NULL;
 }
@@ -106,8 +108,10 @@ struct workers *workers_start(int n, void (*main)(void *arg, int index), void *a
     w->at = NEW(&memory, struct worker, n);
     w->count = n;
     w->memory = memory;
+    int rank = log_rank(-1);
+    log_rank(rank);
     for (int i = 0; i < n; i++) {
-        w->at[i] = (struct worker){.main = main, .arg = arg, .index = i};
+        w->at[i] = (struct worker){.main = main, .arg = arg, .index = i, .rank = rank};
         int error = pthread_create(&w->at[i].thread, NULL, worker_main, &w->at[i]);
         if (error) {                /* like memory in arena.c: nobody can go on */
             fprintf(stderr, "threads: start %d of %d: %s; use fewer workers or ranks\n",

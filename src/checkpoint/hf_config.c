@@ -104,8 +104,10 @@ static void only_bool(struct reader *r, const char *key, bool value)
 static struct reader section(struct reader *top, const char *key, const char *prefix)
 {
     json_t *j = field(top, key);
-    if (!json_is_object(j))
+    if (!json_is_object(j)) {
         wrong(top, key, "an object");
+        j = NULL;
+    }
     return (struct reader){top->file, prefix, j, top->ok};
 }
 

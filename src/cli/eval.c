@@ -19,21 +19,29 @@ static bool loss_print(struct session *s, int64_t rows)
     return true;
 }
 
-/* Answers to the first `count` samples; how many equal the data's exactly. */
-static bool answers_print(struct session *s, struct arena *a, const struct mix *mix,
-                          int64_t count, int64_t tokens)
+/* The first `count` samples that can be read; fewer where the data is shorter. */
+static bool samples_read(struct session *s, struct arena *a, const struct mix *mix,
+                         int64_t count, struct sample *sample, int *n)
+{
+    *n = 0;
+    for (int64_t p = 0; *n < count && p < mix_epoch_samples(mix); p++) {
+        struct mix_place at = mix_at(mix, p);
+        if (source_read(mix_part(mix, at.part)->source, at.index, a, &sample[*n]))
+            ++*n;
+        else if (s->loader.bad == BAD_FAIL)
+            return fail_kind(FAULT_DATA);
+    }
+    return true;
+}
+
+/* How many of the answers equal the data's exactly. */
+static bool answers_print(struct session *s, struct arena *a, const struct sample *sample,
+                          int n, int64_t tokens)
 {
     struct model_purpose best = purpose_generate(s->recipe);
     struct view_of_model *v = session_view(s, &best, &s->model.capacity);
-    struct sample *sample = NEW(a, struct sample, count + 1);
-    struct answer *answer = NEW(a, struct answer, count + 1);
-    int n = 0, equal = 0;
-    for (int64_t p = 0; n < count && p < mix_epoch_samples(mix); p++) {
-        struct mix_place at = mix_at(mix, p);
-        if (!source_read(mix_part(mix, at.part)->source, at.index, a, &sample[n]))
-            return fail_kind(FAULT_DATA);
-        n++;
-    }
+    struct answer *answer = NEW(a, struct answer, n + 1);
+    int equal = 0;
     if (!machine_use(s->machine, v->plan) ||
         !generate(s, v, a, sample, n, (int)tokens, answer))
         return false;
@@ -48,6 +56,22 @@ static bool answers_print(struct session *s, struct arena *a, const struct mix *
     return true;
 }
 
+/* Is the image used?  The loss of the samples with their own and with others' images. */
+static bool swap_print(struct session *s, struct sample *sample, int n)
+{
+    struct model_purpose loss = purpose_train(s->recipe, &s->model.config, s->model.frozen);
+    struct view_of_model *v = session_view(s, &loss, &s->model.capacity);
+    struct evaluation own, swapped;
+    if (!machine_use(s->machine, v->plan) || !evaluate_samples(s, v, sample, n, &own))
+        return false;
+    images_swap(sample, n);
+    if (!evaluate_samples(s, v, sample, n, &swapped))
+        return false;
+    printf("loss %.4f with their own images, %.4f with each other's: %+.4f nats\n", own.loss,
+           swapped.loss, swapped.loss - own.loss);
+    return true;
+}
+
 static bool run(struct arena *arena, int argc, char **argv)
 {
     struct arguments a = {.arena = arena};
@@ -55,10 +79,10 @@ static bool run(struct arena *arena, int argc, char **argv)
     struct session *s = NEW(arena, struct session, 1);
     const char *model = NULL;
     int64_t samples = 4;
-    bool training = false;
+    bool training = false, swap = false;
     const struct option option[] = {
         {"model", &model, NULL, NULL}, {"samples", NULL, &samples, NULL},
-        {"training", NULL, NULL, &training}};
+        {"training", NULL, NULL, &training}, {"swap-images", NULL, NULL, &swap}};
     if (!arguments_read(&a, argc, argv, option, COUNT(option), 1, 1) || !recipe_open(&a, r))
         return false;
     r->model_path = model ? model : r->model_path;
@@ -69,20 +93,25 @@ static bool run(struct arena *arena, int argc, char **argv)
                   "to look at training samples");
         fail_kind(FAULT_USAGE);
     }
+    struct sample *sample = NEW(arena, struct sample, samples + 1);
+    int n = 0;
     ok = ok && session_machine(s) && (training || loss_print(s, r->eval_rows)) &&
-         (samples == 0 || answers_print(s, arena, training ? s->mix : s->held, samples,
-                                        r->sample_tokens));
+         samples_read(s, arena, training ? s->mix : s->held, samples, sample, &n) &&
+         (n == 0 || answers_print(s, arena, sample, n, r->sample_tokens)) &&
+         (n == 0 || !swap || swap_print(s, sample, n));
     session_close(s);
     return ok;
 }
 
 const struct command command_eval = {
-    "eval", "RECIPE [--model DIR] [--samples N] [--training] [section.key=value ...]",
+    "eval", "RECIPE [--model DIR] [--samples N] [--training] [--swap-images] "
+            "[section.key=value ...]",
     "held-out loss and answers of a model",
     "Prints the loss over eval.rows rows of the held-out split (data.hold_out) and the\n"
     "greedy answers to its first N samples (4), marked = where they equal the data exactly.\n"
     "--model: the folder to evaluate, else the recipe's.  --training: answers for training\n"
-    "samples instead, in the order of the run.\n\n"
+    "samples instead, in the order of the run.  --swap-images: their loss also with the\n"
+    "images of other samples, which a model that looks at images cannot bear.\n\n"
     "example: vlmoe eval recipes/quickstart.yaml --model runs/quickstart/model --samples 20",
     run,
 };

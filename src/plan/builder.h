@@ -17,9 +17,9 @@ struct builder {
     struct policy policy;
     struct need need;
     const int *shards;                  /* [units] or NULL */
-    int *now, *grad, *host;             /* [mbs * values] buffers, -1 none: the value, its
-                                         * gradient, its parked copy */
-    bool *stale;                        /* [mbs * values] to be restored before backward */
+    int *now, *grad, *host;     /* [mbs * values] buffers of the value, of its gradient,
+                                 * of its parked copy; -1 none */
+    bool *stale;                /* [mbs * values] to be restored before backward */
     int *weight, *wgrad;                /* [units] buffers that segments use, -1 none */
     int *param, *param_next;            /* [units], [params]: a unit's, -1 ends */
     bool *written;                      /* [params] the gradient holds something */

@@ -11,7 +11,7 @@ struct state {
     int64_t touch[LANES];               /* last step of each lane that touched it, -1 */
     bool filled;                        /* holds something */
     bool read;
-    int taken;                          /* another buffer has (some of) its memory; -1 */
+    int taken;                          /* buffer that has (some of) its memory; -1 */
 };
 
 struct clock { int64_t at[LANES]; };    /* steps of each lane known to be done */
@@ -99,7 +99,8 @@ static bool take_memory(struct checker *c, int buffer)
     int64_t end = x->kind == MEMORY_HOST ? c->p->host_bytes : c->p->bytes;
     if (x->offset < 0 || to > end || x->offset % ALIGN != 0)
         return broken(c, "lies outside its slab or is not aligned", buffer);
-    for (int64_t i = owners_find(o, x->offset); i < o->count && o->at[i].from < to; i++) {
+    int64_t i = owners_find(o, x->offset);
+    for (; i < o->count && o->at[i].from < to; i++) {
         int former = o->at[i].buffer;
         if (c->p->buffer[former].whole)
             return broken(c, "takes memory that belongs to the run", buffer);
@@ -206,7 +207,8 @@ static bool check_din(struct checker *c, const struct step *s, const struct node
             return broken(c, "starts a second gradient of the same value", s->din[i]);
         if (s->beta[i] != (adds ? 1 : 0))
             return broken(c, adds ? "overwrites a gradient, beta should be 1"
-                                  : "adds to a gradient that is not there yet", s->din[i]);
+                                  : "adds to a gradient that is not there yet",
+                          s->din[i]);
         if (c->state[s->din[i]].read)
             return broken(c, "changes a gradient that was used already", s->din[i]);
         *grad = s->din[i];
@@ -214,13 +216,13 @@ static bool check_din(struct checker *c, const struct step *s, const struct node
     return true;
 }
 
-static bool check_reads(const struct checker *c, const struct step *s, const struct node *n)
+static bool check_reads(const struct checker *c, const struct step *s,
+                        const struct node *n)
 {
     const struct segment *k = n->kind;
-    bool forward = s->kind == STEP_FORWARD;
-    unsigned all = ~0u, none = 0;
-    unsigned in = forward ? all : s->kind == STEP_BACKWARD ? k->back_in : k->weight_in;
-    unsigned out = forward ? none : s->kind == STEP_BACKWARD ? k->back_out : k->weight_out;
+    bool forward = s->kind == STEP_FORWARD, back = s->kind == STEP_BACKWARD;
+    unsigned in = forward ? ~0u : back ? k->back_in : k->weight_in;
+    unsigned out = forward ? 0 : back ? k->back_out : k->weight_out;
     for (int i = 0; i < n->nin; i++) {
         if (n->in[i] == NONE || !(in >> i & 1))
             continue;
@@ -328,8 +330,8 @@ static bool check_complete(const struct checker *c)
         for (int64_t k = 0; k < c->g->nnode; k++)
             for (int mb = 1; mb < c->p->mbs; mb++)
                 if (c->ran[pass][mb * c->g->nnode + k] != c->ran[pass][k])
-                    return fail("plan: %s of %s, layer %d, does not run in every microbatch",
-                                step_name[pass], c->g->node[k].kind->name,
+                    return fail("plan: %s of %s, layer %d, is not run in every "
+                                "microbatch", step_name[pass], c->g->node[k].kind->name,
                                 c->g->node[k].layer);
     return true;
 }
@@ -348,8 +350,8 @@ static bool check_results(const struct checker *c, bool backward)
         const struct buffer *x = &p->buffer[i];
         if (x->unit >= 0 && x->gradient && !x->whole && c->state[i].filled &&
             !c->state[i].read)
-            return fail("plan: a gradient of unit %s, layer %d, is never reduced", x->name,
-                        c->g->unit[x->unit].layer);
+            return fail("plan: a gradient of unit %s, layer %d, is never reduced",
+                        x->name, c->g->unit[x->unit].layer);
     }
     for (int64_t i = 0; i < c->g->nparam && backward; i++) {
         const struct param *x = &c->g->param[i];
@@ -394,7 +396,8 @@ bool plan_check(const struct plan *p)
 {
     const struct graph *g = p->graph;
     struct arena a = arena_make("plan check");
-    struct checker c = {.p = p, .g = g, .device = owners_make(&a), .host = owners_make(&a)};
+    struct checker c = {.p = p, .g = g, .device = owners_make(&a),
+                        .host = owners_make(&a)};
     c.state = NEW(&a, struct state, p->nbuffer);
     for (int64_t i = 0; i < p->nbuffer; i++) {
         c.state[i].writer = c.state[i].taken = -1;

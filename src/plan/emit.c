@@ -28,18 +28,20 @@ int buffer_new(struct builder *b, struct buffer buffer)
     return (int)p->nbuffer++;
 }
 
-static int buffer_of_value(struct builder *b, enum memory kind, int v, int mb, bool gradient)
+static int buffer_of_value(struct builder *b, enum memory kind, int v, int mb,
+                           bool gradient)
 {
     const struct graph *g = b->g;
     const struct value *x = &g->value[v];
     int node = x->node >= 0 ? x->node : b->need.last_reader[v];
     return buffer_new(b, (struct buffer){
         .kind = kind, .name = x->name, .component = g->node[node].kind->component,
-        .value = v, .unit = -1, .mb = mb, .gradient = gradient, .bytes = value_bytes(x)});
+        .value = v, .unit = -1, .mb = mb, .gradient = gradient,
+        .bytes = value_bytes(x)});
 }
 
-static int tally_of(struct builder *b, enum step_kind kind, bool again, const char *name,
-                    const char *tower)
+static int tally_of(struct builder *b, enum step_kind kind, bool again,
+                    const char *name, const char *tower)
 {
     struct plan *p = b->p;
     for (int64_t i = 0; i < p->ntally; i++) {
@@ -70,8 +72,8 @@ struct step *step_new(struct builder *b, enum step_kind kind, enum lane lane,
     return s;
 }
 
-static struct step *step_of_node(struct builder *b, enum step_kind kind, int node, int mb,
-                                 bool again)
+static struct step *step_of_node(struct builder *b, enum step_kind kind, int node,
+                                 int mb, bool again)
 {
     const struct node *n = &b->g->node[node];
     struct step *s = step_new(b, kind, n->kind->lane, n->kind->name, n->tower, again);

@@ -30,7 +30,8 @@ void plan_explain_step(const struct plan *p, int64_t step, struct text *t)
 
 void plan_explain(const struct plan *p, struct text *t, int64_t limit)
 {
-    text_add(t, "%lld steps, %lld buffers, device %lld bytes (state %lld), host %lld bytes\n",
+    text_add(t, "%lld steps, %lld buffers, device %lld bytes (state %lld), "
+                "host %lld bytes\n",
              (long long)p->nstep, (long long)p->nbuffer, (long long)p->bytes,
              (long long)p->state_bytes, (long long)p->host_bytes);
     for (int64_t i = 0; i < p->nstep && (limit < 0 || i < limit); i++) {
@@ -56,7 +57,7 @@ static void row_add(struct memory_row *row, const char *component, enum memory k
                     int64_t bytes)
 {
     while (strcmp(row->component, component) != 0)
-        row++;                          /* graph_check: segments name known components */
+        row++;                          /* graph_check: components are known */
     row->bytes[kind] += bytes;
 }
 
@@ -81,7 +82,8 @@ static void table_add(const struct table *t, const struct buffer *x)
     int64_t bytes = left, count = g->unit[x->unit].count;
     int first = t->param[x->unit];
     for (int i = t->param_next[first]; i >= 0; i = t->param_next[i]) {
-        int64_t part = (int64_t)((double)bytes * (double)g->param[i].count / (double)count);
+        double share = (double)g->param[i].count / (double)count;
+        int64_t part = (int64_t)((double)bytes * share);
         const char *component = t->component[i] ? t->component[i] : components[0];
         row_add(t->row, component, x->kind, part);
         left -= part;
@@ -118,7 +120,8 @@ int plan_memory(const struct plan *p, struct arena *a, struct memory_row **rows)
     while (components[count])
         count++;
     struct table t = {.p = p, .row = NEW(a, struct memory_row, count),
-                      .component = param_components(g, a), .param = NEW(a, int, g->nunit),
+                      .component = param_components(g, a),
+                      .param = NEW(a, int, g->nunit),
                       .param_next = NEW(a, int, g->nparam)};
     for (int i = 0; i < count; i++)
         t.row[i].component = components[i];
@@ -164,8 +167,8 @@ static void summary_memory(const struct plan *p, struct text *t)
         }
         text_add(t, " %12.1f\n", (double)device / unit);
     }
-    text_add(t, "allocated: device %lld bytes (%.2f%% above the live peak), host %lld bytes\n",
-             (long long)p->bytes,
+    text_add(t, "allocated: device %lld bytes (%.2f%% above the live peak), "
+                "host %lld bytes\n", (long long)p->bytes,
              100.0 * (double)(p->bytes - p->live_bytes) / (double)MAX(p->live_bytes, 1),
              (long long)p->host_bytes);
 }

@@ -148,7 +148,8 @@ static bool runs_again(const struct need *d, const struct node *n)
 }
 
 /* Units of the nodes that `in_list` marks, each once a layer. */
-static struct unit_list list_units(const struct need *d, struct arena *a, const bool *in_list)
+static struct unit_list list_units(const struct need *d, struct arena *a,
+                                   const bool *in_list)
 {
     const struct graph *g = d->graph;
     struct unit_list list = {.first = NEW(a, int, g->layers + 1)};
@@ -185,8 +186,9 @@ static void list_all_units(struct need *d, struct arena *a)
     d->written = list_units(d, a, written);
 }
 
-struct need need_make(struct arena *a, const struct graph *g, const struct policy *policy,
-                      bool backward, const int *output, int outputs)
+struct need need_make(struct arena *a, const struct graph *g,
+                      const struct policy *policy, bool backward, const int *output,
+                      int outputs)
 {
     struct need d = {
         .graph = g,

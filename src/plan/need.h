@@ -13,7 +13,7 @@ enum stay {
     STAY_RELOAD,                        /* an input: dropped, loaded again */
 };
 
-struct unit_list {                      /* layer l: unit[first[l]] .. unit[first[l + 1] - 1] */
+struct unit_list {              /* layer l: unit[first[l]] to unit[first[l + 1] - 1] */
     int *first, *unit;
 };
 
@@ -24,12 +24,12 @@ struct need {
     bool *forward, *backward, *weight;  /* [nodes] passes that run.  A fused backward
                                          * counts as backward even for dw alone. */
     enum stay *stay;                    /* [values] */
-    int *last_reader;                   /* [values] last node whose forward reads it, its
-                                         * producer if none does; -1: unread input */
-    int *park, *park_next;              /* [nodes], [values]: lists ended by -1: what may
-                                         * be parked once this node has run forward */
-    int *fetch, *fetch_next;            /* [layers], [values]: what backward of this layer
-                                         * is the first to want back */
+    int *last_reader;           /* [values] last node whose forward reads it, or its
+                                 * producer; -1: unread input */
+    int *park, *park_next;      /* [nodes], [values]: lists ended by -1: what may be
+                                 * parked once this node has run forward */
+    int *fetch, *fetch_next;    /* [layers], [values]: what backward of this layer
+                                 * is the first to want back */
     int *layer_node;                    /* [layers + 1] first node of each layer */
     bool *layer_forward, *layer_backward;               /* [layers] anything to do? */
     struct unit_list read[2];           /* weights that forward, backward visits read */
@@ -37,8 +37,9 @@ struct need {
 };
 
 /* `backward`: is there a backward pass at all? */
-struct need need_make(struct arena *a, const struct graph *g, const struct policy *policy,
-                      bool backward, const int *output, int outputs);
+struct need need_make(struct arena *a, const struct graph *g,
+                      const struct policy *policy, bool backward, const int *output,
+                      int outputs);
 /* Does backward of n give a gradient to its input i? */
 bool need_din(const struct need *d, const struct node *n, int i);
 

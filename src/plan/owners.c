@@ -26,7 +26,7 @@ void owners_take(struct owners *o, int64_t from, int64_t to, int buffer)
     int64_t first = owners_find(o, from), end = first;
     while (end < o->count && o->at[end].from < to)
         end++;
-    struct owner put[3];                /* what is left of the first, the new, the last */
+    struct owner put[3];        /* what is left of the first, the new, the last */
     int puts = 0;
     if (end > first && o->at[first].from < from)
         put[puts++] = (struct owner){o->at[first].from, from, o->at[first].buffer};
@@ -37,7 +37,8 @@ void owners_take(struct owners *o, int64_t from, int64_t to, int buffer)
     int64_t count = o->count - (end - first) + puts;
     while (count > o->room)
         o->at = arena_grow(o->arena, o->at, sizeof *o->at, o->count, &o->room);
-    memmove(o->at + first + puts, o->at + end, sizeof *o->at * (size_t)(o->count - end));
+    memmove(o->at + first + puts, o->at + end,
+            sizeof *o->at * (size_t)(o->count - end));
     memcpy(o->at + first, put, sizeof *put * (size_t)puts);
     o->count = count;
 }

@@ -35,8 +35,8 @@ static int64_t room(const struct buffer *x)
 
 struct gap {
     int64_t from, to;
-    int64_t left;                       /* step its last tenant left at, -1 never had one;
-                                         * neighbours that differ stay apart */
+    int64_t left;               /* step its last tenant left at, -1 never had one;
+                                 * neighbours that differ stay apart */
 };
 
 struct gaps {
@@ -95,8 +95,8 @@ static void gaps_give(struct gaps *g, int64_t from, int64_t to, int64_t step)
     }
 }
 
-/* Index of the gap where `size` bytes go: the longest free below `limit`, ties and tight
- * placement the lowest; -1 if there is none.  The last gap never ends. */
+/* Index of the gap where `size` bytes go: the longest free below `limit`, ties and
+ * tight placement the lowest; -1 if there is none.  The last gap never ends. */
 static int64_t gaps_choose(const struct gaps *g, int64_t size, int64_t limit)
 {
     int64_t best = -1, best_left = INT64_MAX;

@@ -91,10 +91,10 @@ static struct slot *slots_make(const struct builder *b, struct arena *a, int64_t
             for (int j = 0; j <= pair; j++) {
                 if (i >= length[j])
                     continue;
-                int l = layer[j][i];
+                const int *first = &b->need.layer_node[layer[j][i]];
                 slot[n].visit[slot[n].width++] = (struct visit){
                     .backward = o->item[k + j].backward, .mb = o->item[k + j].mb,
-                    .layer = l, .left = b->need.layer_node[l + 1] - b->need.layer_node[l]};
+                    .layer = layer[j][i], .left = first[1] - first[0]};
             }
             n++;
         }
@@ -215,7 +215,8 @@ struct plan *plan_build(struct arena *a, const struct graph *g,
         .now = builder_ids(&scratch, cells), .grad = builder_ids(&scratch, cells),
         .host = builder_ids(&scratch, cells), .stale = NEW(&scratch, bool, cells),
     };
-    b.need = need_make(&scratch, g, &b.policy, backward, options->output, options->outputs);
+    b.need = need_make(&scratch, g, &b.policy, backward, options->output,
+                       options->outputs);
     units_begin(&b, &scratch, options, backward);
     emit_all(&b, &scratch);
     if (backward)

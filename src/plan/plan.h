@@ -57,10 +57,11 @@ enum { ALIGN = 256 };                   /* bytes; of every buffer */
 
 struct buffer {                         /* a stretch of memory with a lifetime */
     enum memory kind;
-    const char *name, *component;       /* component: NULL for a unit's, which hold many */
+    const char *name, *component;       /* component: NULL for a unit's, which hold
+                                         * many */
     int value, unit, mb;                /* -1: none */
     bool gradient;                      /* of the value */
-    bool whole;                         /* lives as long as the run: kept between steps */
+    bool whole;                         /* lives as long as the run */
     int64_t first, last;                /* steps that touch it first and last; -1 never.
                                          * An output's last is the step count. */
     int64_t bytes, offset;              /* from the start of its slab */
@@ -98,11 +99,11 @@ struct plan {
     int64_t length[LANES];              /* steps of each lane */
 
     int64_t bytes;                      /* the device slab, all of it */
-    int64_t state_bytes;                /* its first part: weights, gradients, optimizer */
+    int64_t state_bytes;                /* its first part: what lives for the run */
     int64_t host_bytes;                 /* the host slab */
     int64_t peak_step;                  /* the step with the most live bytes */
-    int64_t live_bytes;                 /* of the device at that step; the rest of `bytes`
-                                         * is lost to placement (or is slack) */
+    int64_t live_bytes;                 /* of the device at that step; what `bytes` has
+                                         * beyond is lost to placement, or is slack */
 
     int moments;
     int *weight, *gradient, *moment[2]; /* [units] whole-run buffers, -1 none */
@@ -113,13 +114,13 @@ struct plan {
 struct plan_options {
     const struct order *order;
     const struct policy *policy;        /* NULL: policy_plain() */
-    int moments;                        /* optimizer tensors a trainable parameter has, 0..2 */
+    int moments;                        /* optimizer tensors of a trainable param */
     const int *output;                  /* values the caller reads after the step */
     int outputs;
     const int *shards;                  /* [units] ranks each unit's storage is divided
                                          * over; NULL: one each, nothing to gather */
-    const struct plan *state;           /* share the whole-run memory of that plan, whose
-                                         * graph has the same units and params; or NULL */
+    const struct plan *state;           /* share that plan's whole-run memory; its graph
+                                         * has the same units and params.  Or NULL */
 };
 
 /* The plan lives in the arena; the graph must outlive it. */
@@ -142,8 +143,8 @@ void plan_explain(const struct plan *p, struct text *t, int64_t limit);  /* -1: 
 /* Bytes at the peak by kind and component, and what the plan does, counted. */
 void plan_summary(const struct plan *p, struct text *t);
 
-/* Bytes at the peak, by component (a row each, those of graph.h in their order) and kind.
- * Device kinds add up to plan.live_bytes, MEMORY_HOST to the most parked at once. */
+/* Bytes at the peak, by component (a row each, those of graph.h in their order) and
+ * kind.  Device kinds add up to plan.live_bytes, MEMORY_HOST to the most parked. */
 struct memory_row { const char *component; int64_t bytes[MEMORIES]; };
 int plan_memory(const struct plan *p, struct arena *a, struct memory_row **rows);
 

@@ -15,7 +15,7 @@ struct list {
     struct arena *arena;
     const char *key;                    /* "recompute" or "offload" */
     bool *mark;                         /* [values] */
-    bool *named;                        /* [values] marked by a name, not by a wildcard */
+    bool *named;                        /* [values] marked by a name, not a wildcard */
 };
 
 /* Does `name` (maybe "tower.x", maybe "*") speak of value v? */
@@ -50,10 +50,12 @@ static int candidates(const struct list *l, const char ***out)
     int count = 0;
     for (int64_t v = 0; v < g->nvalue; v++) {
         const struct value *x = &g->value[v];
-        const char *name[2] = {x->name, x->node >= 0 ? g->node[x->node].kind->name : NULL};
+        const struct segment *kind = x->node >= 0 ? g->node[x->node].kind : NULL;
+        const char *name[2] = {x->name, kind ? kind->name : NULL};
         for (int i = 0; i < 2 && name[i]; i++) {
+            const char *full = arena_text(l->arena, "%s.%s", x->tower, name[i]);
             candidate_add(all, &count, name[i]);
-            candidate_add(all, &count, arena_text(l->arena, "%s.%s", x->tower, name[i]));
+            candidate_add(all, &count, full);
         }
     }
     *out = all;
@@ -67,8 +69,8 @@ static bool list_unknown(const struct list *l, const char *name)
     const char *nearest = text_nearest(name, all, count);
     if (!nearest)
         return fail("%s: no segment or value is named '%s'", l->key, name);
-    return fail("%s: no segment or value is named '%s'; the nearest is '%s'", l->key, name,
-                nearest);
+    return fail("%s: no segment or value is named '%s'; the nearest is '%s'", l->key,
+                name, nearest);
 }
 
 static bool list_parse(const struct list *l, const char *text)

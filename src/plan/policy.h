@@ -18,8 +18,8 @@ struct policy {
                                  * An input is never copied out: it is loaded again. */
     bool keep_weights;          /* do not drop gathered weights between uses */
     bool weave;                 /* run a backward and the next forward interleaved */
-    double slack;               /* transient memory may grow by this factor (1: tight) to
-                                 * spare lanes from waiting for each other's memory */
+    double slack;               /* transient memory may grow by this factor (1: tight),
+                                 * so that lanes wait less for each other's memory */
 };
 
 struct policy policy_plain(void);       /* keep everything, tight memory */

@@ -1,7 +1,7 @@
 /* units.c - weights and their gradients: where they are, when they come and go.
  *
- * Stands alone because where one rank holds everything all of this is nothing, and where
- * ranks share storage it is all that changes. */
+ * Stands alone because where one rank holds everything all of this is nothing, and
+ * where ranks share storage it is all that changes. */
 #include "plan/builder.h"
 
 static int buffer_of_unit(struct builder *b, enum memory kind, int u, int64_t count)
@@ -11,7 +11,8 @@ static int buffer_of_unit(struct builder *b, enum memory kind, int u, int64_t co
         .gradient = kind == MEMORY_GRADIENT, .bytes = count * dtype_bytes(DTYPE_F32)});
 }
 
-static struct step *step_of_unit(struct builder *b, enum step_kind kind, int u, int param)
+static struct step *step_of_unit(struct builder *b, enum step_kind kind, int u,
+                                 int param)
 {
     const struct unit *x = &b->g->unit[u];
     struct step *s = step_new(b, kind, LANE_STATE, x->name, part_name[x->part], false);

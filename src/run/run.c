@@ -18,7 +18,7 @@ struct lane_state {
     _Alignas(64) atomic_llong done;     /* steps of this lane's list that are done */
     struct machine *machine;
     struct queue *go;                   /* an item: run your list once */
-    struct run run;                     /* what segments of this lane see */
+    struct pass pass;                   /* what segments of this lane see */
     int64_t *list;                      /* steps of this lane, in order */
     int64_t *ran;                       /* [tallies] */
 };
@@ -35,7 +35,7 @@ struct machine {
     struct span *span;                  /* [steps] */
     int64_t steps;
     struct lane_state lane[LANES];
-    struct workers *workers;            /* of every lane but compute; NULL without lanes */
+    struct workers *workers;            /* all lanes but compute; NULL: no lanes */
 };
 
 /* ---- one step ---- */
@@ -45,13 +45,14 @@ static void run_copy(const struct machine *m, const struct step *s)
     const struct plan *p = m->plan;
     const struct buffer *to = &p->buffer[s->out[0]];
     char *host = m->host.at, *device = m->device.at;
+    int64_t input = s->mb * p->graph->nvalue + s->value;
     size_t bytes = (size_t)to->bytes;
     if (s->kind == STEP_OFFLOAD)
         memcpy(host + to->offset, device + p->buffer[s->in[0]].offset, bytes);
     else if (s->kind == STEP_FETCH)
         memcpy(device + to->offset, host + p->buffer[s->in[0]].offset, bytes);
     else
-        memcpy(device + to->offset, m->bound[s->mb * p->graph->nvalue + s->value], bytes);
+        memcpy(device + to->offset, m->bound[input], bytes);
 }
 
 static void run_zero(const struct machine *m, const struct step *s)
@@ -72,7 +73,7 @@ static void run_step(struct machine *m, struct lane_state *lane, int64_t i)
         m->span[i].start = clock_seconds();
     switch (s->kind) {
     case STEP_FORWARD: case STEP_BACKWARD: case STEP_WEIGHT:
-        view_run(&m->views, s, m->device.at, &lane->run);
+        pass_run(&lane->pass, &m->views, s, m->device.at);
         break;
     case STEP_LOAD: case STEP_OFFLOAD: case STEP_FETCH:
         run_copy(m, s);
@@ -82,7 +83,7 @@ static void run_step(struct machine *m, struct lane_state *lane, int64_t i)
         break;
     case STEP_GATHER: case STEP_REDUCE: case STEP_SEND: case STEP_RECV:
     case STEP_SEND_GRAD: case STEP_RECV_GRAD: case STEP_KINDS:
-        BUG("run: step %lld is for other ranks", (long long)i);   /* machine_use refused */
+        BUG("run: step %lld is for other ranks", (long long)i);
     }
     lane->ran[s->tally]++;
     if (m->trace)
@@ -96,7 +97,8 @@ static void lane_wait(const struct lane_state *lane, int64_t count)
 {
     enum { SPINS = 2000, YIELDS = 2100, NAP = 20000, LONG_NAP = 200000 };
     struct timespec nap = {.tv_nsec = NAP};
-    for (int i = 0; atomic_load_explicit(&lane->done, memory_order_acquire) < count; i++) {
+    const atomic_llong *done = &lane->done;
+    for (int i = 0; atomic_load_explicit(done, memory_order_acquire) < count; i++) {
         if (i < SPINS)
             continue;
         if (i < YIELDS) {
@@ -227,7 +229,7 @@ static bool plan_is_local(const struct plan *p)
 {
     for (int64_t i = 0; i < p->nstep; i++)
         if (p->step[i].kind == STEP_GATHER || p->step[i].kind == STEP_REDUCE)
-            return fail("run: the plan divides %s over ranks, and this run has one rank",
+            return fail("run: the plan divides %s over ranks, this run has one rank",
                         p->graph->unit[p->step[i].unit].name);
     return true;
 }
@@ -260,15 +262,17 @@ bool machine_use(struct machine *m, const struct plan *p)
     m->steps = 0;
     m->views = views_make(&m->memory, p);
     m->bound = NEW(&m->memory, const void *, p->mbs * p->graph->nvalue);
-    m->span = NEW(&m->memory, struct span, m->trace ? p->nstep : 0);
+    m->span = NULL;
     for (int l = 0; l < LANES; l++) {
         struct lane_state *lane = &m->lane[l];
         lane->list = NEW(&m->memory, int64_t, p->length[l]);
         lane->ran = NEW(&m->memory, int64_t, p->ntally);
-        lane->run = (struct run){.ops = m->options.ops, .stream = &m->stream};
+        lane->pass = (struct pass){
+            .run = {.ops = m->options.ops, .stream = &m->stream}};
     }
     for (int64_t i = 0; i < p->nstep; i++)
         m->lane[p->step[i].lane].list[p->step[i].at] = i;
+    machine_trace(m, m->trace);
     fill_unwritten(m, had);
     if (first)
         fill_gradients(m);
@@ -369,7 +373,7 @@ void machine_check(struct machine *m, bool on)
 
 void machine_trace(struct machine *m, bool on)
 {
-    if (on && !m->trace)
+    if (on && !m->span)
         m->span = NEW(&m->memory, struct span, m->plan->nstep);
     m->trace = on;
 }
@@ -398,7 +402,7 @@ bool machine_evidence(const struct machine *m)
         const struct tally *t = &m->plan->tally[i];
         int64_t ran = machine_ran(m, i);
         if (ran != m->steps * t->count)
-            return fail("run: %s %s.%s ran %lld times in %lld steps, planned %lld a step",
+            return fail("run: %s %s.%s ran %lld times in %lld steps, planned %lld each",
                         step_name[t->kind], t->tower, t->name, (long long)ran,
                         (long long)m->steps, (long long)t->count);
     }

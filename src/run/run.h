@@ -26,11 +26,12 @@ struct machine_options {
     const struct ops *ops;
     struct team *team;                  /* the device's threads; outlives the machine */
     bool lanes;                         /* a thread per lane; else emission order on the
-                                         * caller's thread.  The same bits either way. */
+                                         * caller's thread.  The same bits either way */
 };
 
-/* Fails (FAULT_MEMORY) when the machine cannot give plan->bytes.  State is zero, the
- * rest NaN.  The plan and its graph must outlive the machine or the next machine_use. */
+/* Fails (FAULT_MEMORY) when the machine cannot give plan->bytes.  Weights and moments
+ * begin as zero, the rest as NaN.  The plan and its graph must outlive the machine, or
+ * its use of them. */
 MUST_USE bool machine_make(struct arena *a, const struct plan *p,
                            const struct machine_options *options, struct machine **out);
 void machine_free(struct machine *m);
@@ -46,7 +47,8 @@ struct tensor machine_weight(const struct machine *m, int param);
 struct tensor machine_grad(const struct machine *m, int param);
 struct tensor machine_moment(const struct machine *m, int param, int which);
 
-/* Where microbatch mb's input `value` (dense, value_bytes) lies; valid during the step. */
+/* Where microbatch mb's input `value` (dense, value_bytes) lies; needed until the next
+ * machine_step returns, and forgotten by it. */
 void machine_bind(struct machine *m, int value, int mb, const void *data);
 /* Run the plan once.  Fails (FAULT_NOT_FINITE) only in check mode. */
 MUST_USE bool machine_step(struct machine *m);

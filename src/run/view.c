@@ -35,37 +35,42 @@ struct tensor view_param(const struct views *v, char *slab, int param, int buffe
     return t;
 }
 
-void view_run(const struct views *v, const struct step *s, char *slab, struct run *x)
+void pass_run(struct pass *x, const struct views *v, const struct step *s, char *slab)
 {
     const struct plan *p = v->plan;
     const struct node *n = &p->graph->node[s->node];
+    struct run *r = &x->run;
     for (int i = 0; i < n->nin; i++) {
-        x->in[i] = view_value(v, slab, n->in[i], s->in[i]);
-        x->din[i] = view_value(v, slab, n->in[i], s->din[i]);
-        x->beta[i] = s->beta[i];
+        r->in[i] = view_value(v, slab, n->in[i], s->in[i]);
+        r->din[i] = view_value(v, slab, n->in[i], s->din[i]);
+        r->beta[i] = s->beta[i];
     }
     for (int i = 0; i < n->nout; i++) {
-        x->out[i] = view_value(v, slab, n->out[i], s->out[i]);
-        x->dout[i] = view_value(v, slab, n->out[i], s->dout[i]);
+        r->out[i] = view_value(v, slab, n->out[i], s->out[i]);
+        r->dout[i] = view_value(v, slab, n->out[i], s->dout[i]);
     }
     for (int i = 0; i < n->nw; i++) {
-        x->w[i] = view_param(v, slab, n->w[i], s->w[i]);
-        x->dw[i] = view_param(v, slab, n->w[i], s->dw[i]);
-        x->beta_w[i] = s->beta_w[i];
+        r->w[i] = view_param(v, slab, n->w[i], s->w[i]);
+        r->dw[i] = view_param(v, slab, n->w[i], s->dw[i]);
+        r->beta_w[i] = s->beta_w[i];
     }
-    /* What another node left beyond this one's own entries is absent here. */
-    for (int i = n->nin; i < MAX_IO && x->in[i].ndim + x->din[i].ndim > 0; i++)
-        x->in[i] = x->din[i] = tensor_none();
-    for (int i = n->nout; i < MAX_IO && x->out[i].ndim + x->dout[i].ndim > 0; i++)
-        x->out[i] = x->dout[i] = tensor_none();
-    for (int i = n->nw; i < MAX_WEIGHT; i++)
-        x->w[i] = x->dw[i] = tensor_none();
-    x->work = tensor_none();
+    /* Absent is what the last node had beyond this one's own. */
+    for (int i = n->nin; i < x->nin; i++)
+        r->in[i] = r->din[i] = tensor_none();
+    for (int i = n->nout; i < x->nout; i++)
+        r->out[i] = r->dout[i] = tensor_none();
+    for (int i = n->nw; i < x->nw; i++)
+        r->w[i] = r->dw[i] = tensor_none();
+    x->nin = n->nin;
+    x->nout = n->nout;
+    x->nw = n->nw;
+
+    r->work = tensor_none();
     if (s->work >= 0)
-        x->work = tensor_1d(slab ? slab + p->buffer[s->work].offset : NULL, DTYPE_U8,
+        r->work = tensor_1d(slab ? slab + p->buffer[s->work].offset : NULL, DTYPE_U8,
                             n->work);
-    x->attr = n->attr;
+    r->attr = n->attr;
     (s->kind == STEP_FORWARD    ? n->kind->forward
      : s->kind == STEP_BACKWARD ? n->kind->backward
-                                : n->kind->weight)(x);
+                                : n->kind->weight)(r);
 }

@@ -4,7 +4,7 @@
 
 #include "plan/plan.h"
 
-struct views {                          /* shapes, made once; data is filled in per step */
+struct views {                          /* shapes, made once; data comes with steps */
     const struct plan *plan;
     struct tensor *value, *param;       /* [values], [params] */
 };
@@ -14,8 +14,12 @@ struct views views_make(struct arena *a, const struct plan *p);
  * absent for buffer -1. */
 struct tensor view_value(const struct views *v, char *slab, int value, int buffer);
 struct tensor view_param(const struct views *v, char *slab, int param, int buffer);
-/* Fill everything but ops and stream, and call the pass.  `x` is all zero before its
- * first use and then belongs to these calls. */
-void view_run(const struct views *v, const struct step *s, char *slab, struct run *x);
+/* What the segments of one lane see, used over and over. */
+struct pass {
+    struct run run;                     /* ops and stream are the lane's, set once */
+    int nin, nout, nw;                  /* entries the last step filled */
+};
+/* Fill in what step s reads and writes, and call it. */
+void pass_run(struct pass *x, const struct views *v, const struct step *s, char *slab);
 
 #endif

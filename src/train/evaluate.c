@@ -40,3 +40,72 @@ bool evaluate(struct session *s, struct view_of_model *view, int64_t rows,
     out->loss = out->ledger.supervised ? sum / (double)out->ledger.supervised : 0;
     return ok;
 }
+
+/* Rows of the encoded samples, run one after the other. */
+static bool encoded_loss(struct session *s, struct view_of_model *v, struct arena *a,
+                         const struct encoded *encoded, int count, double *sum,
+                         struct evaluation *out)
+{
+    const struct row_shape *shape = &s->loader.shape;
+    struct packer *p = packer_make(a, shape, (int)s->recipe->data_window);
+    int64_t *ticket = NEW(a, int64_t, shape->segments);
+    const struct encoded **list = NEW(a, const struct encoded *, shape->segments);
+    int next = 0, n;
+    for (;;) {
+        while (next < count && packer_offer(p, next, encoded[next].tokens,
+                                            encoded[next].patches, encoded[next].nimage))
+            next++;
+        n = packer_take(p, next == count, ticket, shape->segments);
+        if (n == 0 && next == count)
+            return true;
+        for (int i = 0; i < n; i++)
+            list[i] = &encoded[ticket[i]];
+        struct arena item = arena_make("row");
+        struct row row;
+        row_fill(&item, shape, list, n, &row);
+        bool ok = row_loss(s, v, &row, sum);
+        ledger_add(&out->ledger, &row.ledger);
+        out->rows++;
+        arena_free(&item);
+        if (!ok)
+            return false;
+    }
+}
+
+bool evaluate_samples(struct session *s, struct view_of_model *view,
+                      const struct sample *sample, int count, struct evaluation *out)
+{
+    struct arena a = arena_make("evaluate");
+    struct encoded *encoded = NEW(&a, struct encoded, count);
+    double sum = 0;
+    bool ok = true;
+    *out = (struct evaluation){0};
+    for (int i = 0; i < count && ok; i++) {
+        ok = loader_encode(&s->loader, &sample[i], &a, &encoded[i]);
+        if (ok && (encoded[i].tokens > s->loader.shape.tokens ||
+                   encoded[i].patches > s->loader.shape.patches))
+            ok = fail("eval: %s needs %d tokens and %d patches, a row holds %d and %d",
+                      sample[i].name, encoded[i].tokens, encoded[i].patches,
+                      s->loader.shape.tokens, s->loader.shape.patches);
+    }
+    if (!ok)
+        fail_kind(FAULT_DATA);
+    ok = ok && encoded_loss(s, view, &a, encoded, count, &sum, out);
+    out->loss = out->ledger.supervised ? sum / (double)out->ledger.supervised : 0;
+    arena_free(&a);
+    return ok;
+}
+
+void images_swap(struct sample *sample, int count)
+{
+    if (count < 2)
+        return;
+    struct image_source *first = sample[0].image;
+    int nfirst = sample[0].nimage;
+    for (int i = 0; i < count; i++) {
+        struct image_source *next = i + 1 < count ? sample[i + 1].image : first;
+        int nnext = i + 1 < count ? sample[i + 1].nimage : nfirst;
+        if (sample[i].nimage == nnext)
+            sample[i].image = next;
+    }
+}

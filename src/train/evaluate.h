@@ -14,4 +14,12 @@ struct evaluation {
 MUST_USE bool evaluate(struct session *s, struct view_of_model *view, int64_t rows,
                        struct evaluation *out);
 
+/* The same over given samples instead, each once; `out->rows` counts rows. */
+MUST_USE bool evaluate_samples(struct session *s, struct view_of_model *view,
+                               const struct sample *sample, int count,
+                               struct evaluation *out);
+/* sample[i] with the images of sample[i + 1], the last with the first's, where both have
+ * equally many: what the loss of a model that looks at its images cannot bear. */
+void images_swap(struct sample *sample, int count);
+
 #endif

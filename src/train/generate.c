@@ -38,9 +38,10 @@ static bool prompt_encode(struct session *s, struct arena *a, const struct sampl
                             .image = NEW(a, struct patches, sample->nimage + 1)};
     for (int i = 0; i < sample->nimage; i++) {
         struct bytes file;
-        if (!image_source_read(a, &sample->image[i], &file) ||
-            !image_load(a, file, o->exif, &o->limits, &o->image, &out->image[i]))
-            return fail_in("%s", sample->image[i].name);
+        if (!image_source_read(a, &sample->image[i], &file))
+            return false;
+        if (!image_load(a, file, o->exif, &o->limits, &o->image, &out->image[i]))
+            return fail_in("image %s", sample->image[i].name);
         int patches = out->image[i].grid_h * out->image[i].grid_w;
         out->patches += patches;
         tokens[i] = patches / cell;

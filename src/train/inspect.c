@@ -168,7 +168,8 @@ bool inspect_images(const struct inspect_image *o, const char *const *file, int 
               ((image_size(bytes, (enum exif_rule)exif, &image_limits_default, &width,
                            &height) &&
                 image_load(&a, bytes, (enum exif_rule)exif, &image_limits_default, &shape,
-                           &p[i])) || fail_in("%s", file[i]))) || fail_kind(FAULT_DATA);
+                           &p[i])) || fail_in("image %s", file[i]))) ||
+             fail_kind(FAULT_DATA);
         if (ok)
             text_add(t, "%s: %dx%d pixels -> grid %dx%d patches, %d tokens\n", file[i], width,
                      height, p[i].grid_w, p[i].grid_h,

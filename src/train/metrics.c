@@ -163,9 +163,9 @@ static void progress(struct metrics_log *l, const struct metrics *m)
     l->seconds = l->seconds > 0 ? 0.9 * l->seconds + 0.1 * now : now;
     time_left(left, sizeof left, l->seconds * (double)(steps - m->step));
     int n = snprintf(line, sizeof line,
-                     "step %" PRId64 "/%" PRId64 "  loss %.4f  norm %.3f  lr %.2e  %.0f "
-                     "useful tokens/s (%.0f supervised)  %.1f images/s  %.0f%% full  "
-                     "left %s",
+                     "step %" PRId64 "/%" PRId64 "  loss %.4f  norm %.3f  lr %.2e  "
+                     "%.0f useful tokens/s (%.0f supervised)  %.1f images/s  "
+                     "%.0f%% full  left %s",
                      m->step, steps, m->loss, m->grad_norm, m->lr,
                      per_second((double)ledger_useful(&m->ledger), m, l->world),
                      per_second((double)m->ledger.supervised, m, l->world),

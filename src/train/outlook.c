@@ -34,8 +34,12 @@ static bool fits(const struct plan *p)
     int64_t have = device_memory_free(), need = p->bytes + p->host_bytes;
     if (need <= have)
         return true;
-    fail("plan: needs %.2f MiB, %.2f MiB are free; lower batch.tokens or batch.patches, or "
-         "set memory.recompute", (double)need / 1048576, (double)have / 1048576);
+    fail("plan: needs %.2f MiB, %.2f MiB are free; %s", (double)need / 1048576,
+         (double)have / 1048576,
+         p->state_bytes > have ? "weights, gradients and optimizer alone exceed it: freeze "
+                                 "parts (model.freeze) or take a smaller model"
+                               : "lower batch.tokens or batch.patches, or set "
+                                 "memory.recompute");
     return fail_kind(FAULT_MEMORY);
 }
 
@@ -53,6 +57,9 @@ bool outlook(const struct recipe *r, bool explain, struct text *t)
             text_add(t, "\n");
             plan_explain(s.plan, t, -1);
         }
+        ok = plan_check(s.plan);
+        if (!ok)
+            BUG("%s", fail_message());
         ok = fits(s.plan);
     }
     session_close(&s);

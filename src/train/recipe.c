@@ -66,7 +66,9 @@ static void source_default(struct recipe_source *s)
 
 static bool choice_has(const char *choices, const char *value)
 {
-    size_t n = strlen(value);
+    size_t n = strcspn(value, "|");
+    if (value[n])
+        return false;
     for (const char *at = choices; at; at = strchr(at, '|'), at = at ? at + 1 : NULL)
         if (n && !strncmp(at, value, n) && (at[n] == '|' || !at[n]))
             return true;
@@ -304,6 +306,18 @@ static bool document_apply(struct recipe *r, const char *file, yaml_document_t *
     return true;
 }
 
+/* Is line `line` (from 0) indented with a tab?  YAML forbids it, and libyaml's message
+ * does not say so. */
+static bool tab_indents(const char *yaml, int64_t size, size_t line)
+{
+    const char *at = yaml, *end = yaml + size;
+    while (line-- && at)
+        at = memchr(at, '\n', (size_t)(end - at)), at = at ? at + 1 : NULL;
+    while (at && at < end && *at == ' ')
+        at++;
+    return at && at < end && *at == '\t';
+}
+
 static bool yaml_apply(struct recipe *r, const char *file, const char *yaml,
                        int64_t size, int depth)
 {
@@ -316,8 +330,11 @@ static bool yaml_apply(struct recipe *r, const char *file, const char *yaml,
     for (int document = 0; ok; document++) {
         ok = yaml_parser_load(&parser, &doc);
         if (!ok) {
-            fail("recipe: %s line %zu: %s", file, parser.problem_mark.line + 1,
-                 parser.problem ? parser.problem : "not YAML");
+            size_t line = parser.problem_mark.line;
+            bool tab = tab_indents(yaml, size, line);
+            fail("recipe: %s line %zu: %s%s", file, line + 1,
+                 parser.problem ? parser.problem : "not YAML",
+                 tab ? " (a tab; indent with spaces)" : "");
             break;
         }
         bool end = !yaml_document_get_root_node(&doc);

@@ -31,6 +31,8 @@ struct trainer {
     double hardware_flops;              /* of one step of the plan */
 };
 
+enum { LEFT_OUT_SHOWN = 16 };           /* of one row */
+
 static volatile sig_atomic_t stopping;
 
 static void stop_soon(int signal_number)
@@ -41,6 +43,15 @@ static void stop_soon(int signal_number)
 
 /* ---- one step ---- */
 
+/* Samples that policy left out on the way to the last row, each with its cause. */
+static void left_out_log(const struct trainer *t)
+{
+    struct left_out gone[LEFT_OUT_SHOWN];
+    int n = loader_left_out(t->loader, gone, COUNT(gone));
+    for (int i = 0; i < n; i++)
+        log_warn("data", "%s left out: %s", gone[i].name, gone[i].why);
+}
+
 static bool rows_load(struct trainer *t, struct ledger *sum)
 {
     *sum = (struct ledger){0};
@@ -49,6 +60,7 @@ static bool rows_load(struct trainer *t, struct ledger *sum)
         if (!loader_next(t->loader, &t->row[i], &end))
             return false;
         REQUIRE(!end);                  /* training data goes on, epoch after epoch */
+        left_out_log(t);
         if (!ledger_check(&t->row[i]->ledger))
             BUG("%s", fail_message());
         ledger_add(sum, &t->row[i]->ledger);
@@ -97,12 +109,13 @@ static void expert_load(const struct trainer *t, int layer, double *load)
 
 /* Worst layer's largest load over its mean; moves the router bias towards balance
  * (Wang et al., "Auxiliary-loss-free load balancing", 2024: a fixed step by sign). */
-static double experts_balance(struct trainer *t)
+static double experts_balance(struct trainer *t, bool skipped)
 {
     struct session *s = &t->s;
     struct arena a = arena_make("load");
     int experts = s->model.config.decoder.experts;
     double worst = 0, *load = NEW(&a, double, experts + 1);
+    double rate = skipped ? 0 : s->recipe->moe_bias_rate;
     for (int l = 0; l < s->model.decoder.moe_layers; l++) {
         double sum = 0, most = 0;
         expert_load(t, l, load);
@@ -113,8 +126,8 @@ static double experts_balance(struct trainer *t)
         worst = MAX(worst, sum > 0 ? most * experts / sum : 0);
         for (int e = 0; e < experts && s->router_bias; e++) {
             double lack = sum / experts - load[e];
-            s->router_bias[(int64_t)l * experts + e] += (float)(s->recipe->moe_bias_rate *
-                                                         ((lack > 0) - (lack < 0)));
+            s->router_bias[(int64_t)l * experts + e] +=
+                (float)(rate * ((lack > 0) - (lack < 0)));
         }
     }
     arena_free(&a);
@@ -188,7 +201,7 @@ static bool step_run(struct trainer *t, struct metrics *m)
         .hardware_flops = t->hardware_flops, .peak_bytes = s->plan->bytes,
         .skipped_steps = t->state.skipped, .bad_samples = t->state.cursor.bad,
         .epoch = mix_at(s->mix, MAX(t->state.cursor.position - 1, 0)).epoch,
-        .expert_load_max_over_mean = experts_balance(t), .eval_loss = NAN,
+        .expert_load_max_over_mean = experts_balance(t, u.skipped), .eval_loss = NAN,
         .order_hash = order_hash(t),
     };
     m->step_ms = 1e3 * (clock_seconds() - began);

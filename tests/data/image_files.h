@@ -13,8 +13,8 @@ static inline struct bytes image_file(struct arena *a, const char *name)
     return file;
 }
 
-/* The first `size` bytes in memory of exactly that size, so that a sanitizer sees a read
- * past the end. */
+/* The first `size` bytes in memory of exactly that size, so that a sanitizer sees reads
+ * past the end; free() it. */
 static inline struct bytes image_prefix(struct bytes file, int64_t size)
 {
     struct bytes cut = {malloc(size ? (size_t)size : 1), size};

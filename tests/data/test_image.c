@@ -149,10 +149,10 @@ static void every_kind_decodes_as_in_pillow(void **state)
         for (int rule = EXIF_APPLY; rule <= EXIF_IGNORE; rule++) {
             struct picture p;
             int width, height;
-            if (!image_decode(&a, file, (enum exif_rule)rule, &image_limits_default, &p))
+            enum exif_rule exif = (enum exif_rule)rule;
+            if (!image_decode(&a, file, exif, &image_limits_default, &p))
                 fail_msg("%s: %s", d->name, fail_message());
-            assert_ok(image_size(file, (enum exif_rule)rule, &image_limits_default,
-                                 &width, &height));
+            assert_ok(image_size(file, exif, &image_limits_default, &width, &height));
             assert_int_equal(p.width, width);
             assert_int_equal(p.height, height);
             if (hash_picture(&p) != (rule == EXIF_APPLY ? d->upright : d->plain))
@@ -181,7 +181,8 @@ static void orientations_move_the_corner(void **state)
         assert_ok(image_decode(&a, file, EXIF_APPLY, &image_limits_default, &p));
         assert_int_equal(p.width, corner[o].tall ? 32 : 64);
         assert_int_equal(p.height, corner[o].tall ? 64 : 32);
-        int x = corner[o].right ? p.width - 5 : 4, y = corner[o].bottom ? p.height - 5 : 4;
+        int x = corner[o].right ? p.width - 5 : 4;
+        int y = corner[o].bottom ? p.height - 5 : 4;
         const uint8_t *red = p.rgb + 3 * (y * p.width + x);
         assert_true(red[0] > 240 && red[1] < 15 && red[2] < 15);
         struct patches loaded_patches;
@@ -222,7 +223,7 @@ static void targets_of_the_specification(void **state)
     assert_fails(image_target(&tiny, 100, 15, &width, &height), "min_pixels");
 }
 
-/* A cap holds for any image: nothing above it but what one row or column of blocks needs. */
+/* The cap holds for any image; only a single row or column of blocks may pass it. */
 static void max_pixels_is_a_cap(void **state)
 {
     (void)state;
@@ -275,7 +276,7 @@ static void resizing_equals_pillow(void **state)
     }
 }
 
-/* One colour stays that colour, whatever the sizes: the weights of a pixel sum to one. */
+/* One colour stays that colour, whatever the sizes: the weights sum to one. */
 static void flat_stays_flat(void **state)
 {
     (void)state;

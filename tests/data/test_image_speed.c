@@ -69,13 +69,13 @@ static struct bytes photo_make(struct arena *a)
 static void a_photo_is_no_bottleneck(void **state)
 {
     (void)state;
-    enum { BAR = 1 };           /* images per second: unoptimised, sanitized, shared */
+    const double bar = 0.2;     /* images per second: unoptimised and sanitized, too */
     struct arena a = arena_make("photo");
     struct bytes file = photo_make(&a);
     double speed = images_per_second(file, MAX_PIXELS);
-    print_message("progressive JPEG, %d x %d, %lld bytes: %.1f images/s\n", WIDTH, HEIGHT,
-                  (long long)file.size, speed);
-    assert_true(speed > BAR);
+    print_message("progressive JPEG, %d x %d, %lld bytes: %.1f images/s\n", WIDTH,
+                  HEIGHT, (long long)file.size, speed);
+    assert_true(speed > bar);
     arena_free(&a);
 }
 

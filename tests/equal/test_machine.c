@@ -1,5 +1,5 @@
-/* test_machine.c - what a machine promises besides the right bits: exact memory, several
- * plans over one state, the hunt for NaN, traces, evidence. */
+/* test_machine.c - what a machine promises besides the right bits: exact memory,
+ * several plans over one state, the hunt for NaN, traces, evidence. */
 #include "check.h"
 
 #include <jansson.h>
@@ -21,8 +21,9 @@ struct fixture {
     float scale;
 };
 
-static struct plan *plan_of(struct fixture *f, const struct toy *t, const char *recompute,
-                            const char *offload, bool backward, const struct plan *state)
+static struct plan *plan_of(struct fixture *f, const struct toy *t,
+                            const char *recompute, const char *offload, bool backward,
+                            const struct plan *state)
 {
     struct policy policy = policy_plain();
     assert_ok(policy_parse(&policy, &f->arena, &t->graph, recompute, offload));
@@ -231,7 +232,8 @@ static void traces_hold_every_step(void **state)
     json_t *j = json_loads(t.at, 0, &error);
     if (!j)
         fail_msg("trace: %s", error.text);
-    assert_int_equal(json_array_size(json_object_get(j, "traceEvents")), p->nstep + LANES);
+    assert_int_equal(json_array_size(json_object_get(j, "traceEvents")),
+                     p->nstep + LANES);
     json_decref(j);
     machine_trace(f->machine, false);
     assert_null(machine_spans(f->machine));

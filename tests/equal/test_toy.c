@@ -1,4 +1,4 @@
-/* test_toy.c - whatever the policy, threads or memory: the same bits, and right ones. */
+/* test_toy.c - whatever the policy, threads, memory: the same bits, and right ones. */
 #include "check.h"
 
 #include "plan/toy.h"
@@ -19,10 +19,10 @@ struct setting {
 struct result {
     int64_t bytes, host_bytes, steps, count;
     double loss;
-    float last[ROOM], grad[ROOM];       /* last rows of the last microbatch; gradients */
+    float last[ROOM], grad[ROOM];       /* the last microbatch's rows; gradients */
 };
 
-static const float *changed;            /* replaces one weight: for finite differences */
+static const float *changed;            /* replaces one weight */
 static int changed_param, changed_at;
 
 static void fill_weights(struct machine *m, const struct graph *g)
@@ -74,8 +74,8 @@ static void run_setting(const struct setting *x, struct result *out)
     policy.slack = x->slack;
     struct order order = order_1f1b(&a, 0, 1, MBS);
     struct plan *p = plan_build(&a, &t.graph, &(struct plan_options){
-        .order = &order, .policy = &policy, .moments = 2, .output = (int[]){t.loss, t.last},
-        .outputs = 2});
+        .order = &order, .policy = &policy, .moments = 2,
+        .output = (int[]){t.loss, t.last}, .outputs = 2});
     if (!plan_check(p))
         fail_msg("%s", fail_message());
 
@@ -167,8 +167,8 @@ static void frozen_parts_change_nothing_else(void **state)
         for (int k = 0; k < 3; k++) {
             static const char *const recompute[] = {"none", "*", "act"};
             static const char *const offload[] = {"none", "none", "x n"};
-            run_setting(&(struct setting){recompute[k], offload[k], k == 1, 1, frozen[i],
-                                          2 * (k > 0)}, &other);
+            run_setting(&(struct setting){recompute[k], offload[k], k == 1, 1,
+                                          frozen[i], 2 * (k > 0)}, &other);
             assert_true(other.loss == keep.loss && other.bytes < keep.bytes);
             struct arena a = arena_make("test");
             struct toy t = toy_record(&a, toy_small);

@@ -1,5 +1,5 @@
-/* fuzz_image.h - what holds for any bytes given to the image loader: it ends, within its
- * limits, and its entry points agree. */
+/* fuzz_image.h - what holds for any bytes given to the image loader: it ends, within
+ * its limits, and its entry points agree. */
 #ifndef TESTS_FUZZ_IMAGE_H
 #define TESTS_FUZZ_IMAGE_H
 
@@ -7,25 +7,26 @@
 
 static inline void fuzz_image(const uint8_t *data, size_t size, enum image_kind kind)
 {
-    const struct image_limits limits = {.pixels = 1 << 16, .memory = 1 << 22, .scans = 20};
+    const struct image_limits limits = {1 << 16, 1 << 22, 20};
     struct bytes file = {(char *)(uintptr_t)data, (int64_t)size};
     if (image_kind_of(data, (int64_t)size) != kind)
         return;
     struct image_shape shape = image_shape_default;
     shape.min_pixels = 1 << 10;
     shape.max_pixels = 1 << 12;
-    for (int exif = EXIF_APPLY; exif <= EXIF_IGNORE; exif++) {
+    for (int i = EXIF_APPLY; i <= EXIF_IGNORE; i++) {
+        enum exif_rule exif = (enum exif_rule)i;
         struct arena a = arena_make("fuzz");
         struct picture picture;
         struct patches patches;
         int width = 0, height = 0, to_width, to_height;
         fail_clear();
-        bool sized = image_size(file, (enum exif_rule)exif, &limits, &width, &height);
-        bool ok = image_decode(&a, file, (enum exif_rule)exif, &limits, &picture);
+        bool sized = image_size(file, exif, &limits, &width, &height);
+        bool ok = image_decode(&a, file, exif, &limits, &picture);
         REQUIRE(!ok || (sized && picture.width == width && picture.height == height));
         REQUIRE(ok || fail_message()[0]);
         bool fits = sized && image_target(&shape, width, height, &to_width, &to_height);
-        bool loaded = image_load(&a, file, (enum exif_rule)exif, &limits, &shape, &patches);
+        bool loaded = image_load(&a, file, exif, &limits, &shape, &patches);
         REQUIRE(loaded == (ok && fits));
         arena_free(&a);
     }

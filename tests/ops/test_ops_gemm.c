@@ -2,6 +2,9 @@
  * odd sizes, column slices, uneven and empty experts, no rows at all. */
 #include "ops/ops_test.h"
 
+#include <cblas.h>
+#include <stdlib.h>
+
 struct size { int64_t T, D, N; };
 
 static void linear_law(const void *shape, double *const in[], double *out)
@@ -142,6 +145,22 @@ static void grouped_blocks_meet(void **state)
     assert_near(y, law_output(&l), 1e-6);
 }
 
+/* A library that does not know this processor's model falls back to SSE3 code. */
+static void the_library_uses_the_processor(void **state)
+{
+    (void)state;
+#if defined __x86_64__
+    if (!strstr(openblas_get_config(), "DYNAMIC_ARCH") || getenv("OPENBLAS_CORETYPE") ||
+        !__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
+        skip();
+    static const char *const old[] = {"Prescott", "Core2", "Nehalem", "Sandybridge"};
+    for (int i = 0; i < COUNT(old); i++)
+        assert_string_not_equal(openblas_get_corename(), old[i]);
+#else
+    skip();
+#endif
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -149,6 +168,7 @@ int main(void)
         cmocka_unit_test(linear_blocks_meet),
         cmocka_unit_test(grouped_follows_its_law),
         cmocka_unit_test(grouped_blocks_meet),
+        cmocka_unit_test(the_library_uses_the_processor),
     };
     return cmocka_run_group_tests(tests, test_begin, test_end);
 }

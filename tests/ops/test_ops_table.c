@@ -1,6 +1,6 @@
 /* test_ops_table.c - the tables as wholes: complete; the same bits whatever the number
- * of threads and however often; what the CPU computes is what dry allows; broken contracts
- * are caught by name; work is counted. */
+ * of threads and however often; what the CPU computes is what dry allows; broken
+ * contracts are caught by name; work is counted. */
 #include "ops/ops_test.h"
 
 #include <sys/wait.h>

@@ -46,8 +46,8 @@ static struct plan *build(struct arena *a, const struct setting *x, struct toy *
         shards[u] = MAX(1, x->shards);
     struct order order = x->forward ? order_forward(a, mbs) : order_1f1b(a, 0, 1, mbs);
     return plan_build(a, &t->graph, &(struct plan_options){
-        .order = &order, .policy = &policy, .moments = x->forward ? 0 : 2, .shards = shards,
-        .output = &t->loss, .outputs = 1});
+        .order = &order, .policy = &policy, .moments = x->forward ? 0 : 2,
+        .shards = shards, .output = &t->loss, .outputs = 1});
 }
 
 static void check(const struct plan *p, const char *what)
@@ -93,7 +93,8 @@ static void plans_read_as_before(void **state)
 
 /* ---- planted faults ---- */
 
-static void noticed(const struct plan *p, const char *what, const char *setting, int64_t i)
+static void noticed(const struct plan *p, const char *what, const char *setting,
+                    int64_t i)
 {
     struct arena a = arena_make("test");
     struct text t = text_make(&a);
@@ -166,7 +167,8 @@ static void no_step_can_be_left_out(void **state)
         struct plan *p = build(&a, &settings[k], &t, toy_small, MBS);
         for (int64_t i = 0; i < p->nstep; i++) {
             struct step out = p->step[i];
-            memmove(&p->step[i], &p->step[i + 1], sizeof out * (size_t)(p->nstep - i - 1));
+            memmove(&p->step[i], &p->step[i + 1],
+                    sizeof out * (size_t)(p->nstep - i - 1));
             p->nstep--;
             passes_again(p);
             noticed(p, "a step left out:", settings[k].name, i);
@@ -233,7 +235,8 @@ static int64_t count(const struct plan *p, enum step_kind kind, const char *towe
 {
     int64_t n = 0;
     for (int64_t i = 0; i < p->ntally; i++)
-        if (p->tally[i].kind == kind && (!tower || strcmp(p->tally[i].tower, tower) == 0))
+        if (p->tally[i].kind == kind &&
+            (!tower || strcmp(p->tally[i].tower, tower) == 0))
             n += p->tally[i].count;
     return n;
 }
@@ -262,7 +265,7 @@ static void peak_is_what_lives(void **state)
         }
         assert_int_equal(most, p->live_bytes);
         assert_int_equal(top, p->bytes);
-        assert_true(p->bytes <= p->live_bytes + p->live_bytes / 10 || settings[k].slack > 1);
+        assert_true(p->bytes <= p->live_bytes * 11 / 10 || settings[k].slack > 1);
 
         struct memory_row *row;
         int64_t sum = 0;
@@ -306,7 +309,7 @@ static void unreached_gradients_are_zeroed(void **state)
     struct plan *p = build(&a, &settings[5], &t, toy_small, MBS);
     assert_int_equal(count(p, STEP_ZERO, NULL), 1);
     assert_int_equal(count(p, STEP_WEIGHT, "decoder"), 0);
-    assert_true(count(p, STEP_BACKWARD, "decoder") > 0);        /* on the way to vision */
+    assert_true(count(p, STEP_BACKWARD, "decoder") > 0); /* on the way to vision */
     arena_free(&a);
 }
 
@@ -316,9 +319,10 @@ static void divided_units_come_and_go(void **state)
     struct arena a = arena_make("test");
     struct toy t;
     struct plan *p = build(&a, &settings[8], &t, toy_small, MBS);
-    const struct plan *whole = build(&a, &(struct setting){"", "act", "u", .slack = 1,
-                                                           .dead = true}, &t, toy_small, MBS);
-    assert_int_equal(count(whole, STEP_GATHER, NULL) + count(whole, STEP_REDUCE, NULL), 0);
+    static const struct setting one = {"", "act", "u", .slack = 1, .dead = true};
+    const struct plan *whole = build(&a, &one, &t, toy_small, MBS);
+    assert_int_equal(count(whole, STEP_GATHER, NULL), 0);
+    assert_int_equal(count(whole, STEP_REDUCE, NULL), 0);
     assert_true(count(p, STEP_GATHER, NULL) > count(p, STEP_REDUCE, NULL));
     assert_true(p->state_bytes < whole->state_bytes * 6 / 10);
     arena_free(&a);
@@ -341,7 +345,7 @@ static void time_is_predicted(void **state)
     }
     assert_true(busy == sum && x.seconds < sum && x.seconds >= x.busy[LANE_COMPUTE]);
     assert_true(x.busy[LANE_COMPUTE] + x.idle <= x.seconds);
-    for (int64_t i = 0; i < p->nstep; i++)      /* nobody ends before whom they wait for */
+    for (int64_t i = 0; i < p->nstep; i++)      /* nobody begins too early */
         for (int64_t j = 0; j < i; j++)
             if (p->step[j].at < p->step[i].wait[p->step[j].lane])
                 assert_true(end[j] <= end[i] - cost[i]);
@@ -370,7 +374,7 @@ static double build_seconds(const struct setting *x, int mbs, int64_t *steps)
     return seconds;
 }
 
-/* Four times the steps take about four times as long; 0.1 s for 100,000 when optimised. */
+/* Four times the steps take about four times as long. */
 static void planning_time_is_linear(void **state)
 {
     (void)state;

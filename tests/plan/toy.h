@@ -1,14 +1,16 @@
-/* toy.h - a small model with everything a planner must get right: two towers, a boundary
+/* toy.h - a small model with all that a planner must get right: two towers, a boundary
  * in every layer, tied weights, a fused head, index inputs, scratch, dead segments.
  *
- *     vision   x = pixels W';                x = x + down(swiglu(up(norm(x))))  blocks times
- *     decoder  x = table[ids] + vision's x;  x = x + ...                        blocks times
+ *     vision   x = pixels W';             x = x + down(swiglu(up(norm(x))))  many times
+ *     decoder  x = table[ids] + vision x; x = x + ...                        many times
  *     loss = head(x, table) */
 #ifndef TESTS_PLAN_TOY_H
 #define TESTS_PLAN_TOY_H
 
 #include "base/random.h"
 #include "layers/layers.h"
+
+enum { TOY_WORK = 1 << 15 };    /* the head's scratch, whatever it needs today */
 
 struct toy_shape {
     int64_t rows, width, hidden, words;
@@ -51,8 +53,8 @@ static const struct segment toy_embed = {
 
 static void toy_head_forward(struct run *r)
 {
-    r->ops->head_loss(r->stream, r->in[0], r->w[0], r->in[1], r->in[2], r->work, r->out[0],
-                      r->out[1]);
+    r->ops->head_loss(r->stream, r->in[0], r->w[0], r->in[1], r->in[2], r->work,
+                      r->out[0], r->out[1]);
 }
 
 static void toy_head_backward(struct run *r)
@@ -98,7 +100,8 @@ static struct toy toy_record(struct arena *a, struct toy_shape shape)
     int w = param_matrix(&s, "patch", D, D, 0);
     int rows = linear_record(g, &toy_patch, "rows", t.pixels, w, NONE);
     for (int i = 0; i < shape.vision_blocks; i++)
-        rows = toy_block(g, PART_VISION, arena_text(a, "vision.%d", i), rows, shape.hidden);
+        rows = toy_block(g, PART_VISION, arena_text(a, "vision.%d", i), rows,
+                         shape.hidden);
 
     g->tower = "decoder";
     layer = graph_layer(g);
@@ -113,8 +116,8 @@ static struct toy toy_record(struct arena *a, struct toy_shape shape)
         x = toy_block(g, PART_DECODER, arena_text(a, "decoder.%d", i), x, shape.hidden);
 
     layer = graph_layer(g);
-    s = (struct scope){g, graph_unit(g, "dead", layer, PART_PROJECTOR, 0, false), "dead",
-                       0.3};
+    s = (struct scope){g, graph_unit(g, "dead", layer, PART_PROJECTOR, 0, false),
+                       "dead", 0.3};
     if (shape.dead)
         linear_record(g, &toy_up, "u", x, param_matrix(&s, "dead", D, D, 0), NONE);
     t.target = graph_input(g, "target", DTYPE_I32, 1, (int64_t[]){T});
@@ -124,7 +127,8 @@ static struct toy toy_record(struct arena *a, struct toy_shape shape)
     graph_loss(g, t.loss);
     graph_node(g, &toy_head, layer, LIST(x, t.target, t.scale),
                LIST(t.loss, graph_value(g, "lse", layer, T, 1)), LIST(table), NULL,
-               head_work(T, D, shape.words));
+               TOY_WORK);
+    REQUIRE(head_work(T, D, shape.words) <= TOY_WORK);
     graph_check(g);
     return t;
 }

@@ -66,8 +66,8 @@ static bool parse(const char *recompute, const char *offload)
 static void wrong_names_are_refused(void **state)
 {
     (void)state;
-    assert_fails(parse("nrom", "none"), "recompute: no segment or value is named 'nrom'; "
-                                        "the nearest is 'norm'");
+    assert_fails(parse("nrom", "none"), "recompute: no segment or value is named "
+                                        "'nrom'; the nearest is 'norm'");
     assert_int_equal(fail_fault(), FAULT_USAGE);
     assert_fails(parse("none", "vison.act"), "offload");
     assert_fails(parse("none", "vison.act"), "'vision.act'");

@@ -7,7 +7,8 @@
 #include <sys/stat.h>
 
 /* A file of `header` (its size may be a lie, `claim` >= 0) and n bytes of data. */
-static struct bytes file_of(struct arena *a, const char *header, int64_t claim, int64_t n)
+static struct bytes file_of(struct arena *a, const char *header, int64_t claim,
+                            int64_t n)
 {
     int64_t size = (int64_t)strlen(header);
     struct bytes b = {NEW(a, char, 8 + size + n + 1), 8 + size + n};
@@ -32,7 +33,7 @@ static bool parse(struct arena *a, const char *header, int64_t n)
 static void test_malformed(void **state)
 {
     (void)state;
-    static const struct { const char *header; int64_t data; const char *part; } bad[] = {
+    static const struct { const char *head; int64_t data; const char *part; } bad[] = {
         {"", 0, "header is no JSON object"},
         {"not JSON", 0, "header is no JSON object"},
         {"[]", 0, "header is no JSON object"},
@@ -48,9 +49,12 @@ static void test_malformed(void **state)
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[]}}", 4, "'a' lacks"},
         {"{\"a\":{\"dtype\":7,\"shape\":[],\"data_offsets\":[0,4]}}", 4, "'a' lacks"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":{},\"data_offsets\":[0,4]}}", 4, "lacks"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0]}}", 4, "'a' lacks"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4,4]}}", 4, "lacks"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4.0]}}", 4, "lacks"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0]}}", 4,
+         "'a' lacks"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4,4]}}", 4,
+         "lacks"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4.0]}}", 4,
+         "lacks"},
         {"{\"a\":" T("F33", "[1]", 0, 4) "}", 4, "'F33' is not supported"},
         {"{\"a\":" T("f32", "[1]", 0, 4) "}", 4, "'f32' is not supported"},
         {"{\"a\":" T("", "[1]", 0, 4) "}", 4, "'' is not supported"},
@@ -59,8 +63,10 @@ static void test_malformed(void **state)
         {"{\"a\":" T("F32", "[null]", 0, 4) "}", 4, "not all whole numbers"},
         {"{\"a\":" T("F32", "[-1]", 0, 4) "}", 4, "impossible shape"},
         {"{\"a\":" T("F32", "[-1,-1]", 0, 4) "}", 4, "impossible shape"},
-        {"{\"a\":" T("F32", "[4294967296,4294967296]", 0, 4) "}", 4, "impossible shape"},
-        {"{\"a\":" T("F32", "[4294967296,1073741824]", 0, 0) "}", 0, "impossible shape"},
+        {"{\"a\":" T("F32", "[4294967296,4294967296]", 0, 4) "}", 4,
+         "impossible shape"},
+        {"{\"a\":" T("F32", "[4294967296,1073741824]", 0, 0) "}", 0,
+         "impossible shape"},
         {"{\"a\":" T("F64", "[1152921504606846976]", 0, 0) "}", 0, "impossible shape"},
         {"{\"a\":" T("F32", "[99999999999999999999]", 0, 4) "}", 4, "no JSON object"},
         {"{\"a\":" T("F32", "[1,1,1,1,1,1,1,1,1]", 0, 4) "}", 4, "9 dimensions"},
@@ -70,8 +76,10 @@ static void test_malformed(void **state)
         {"{\"a\":" T("F32", "[1]", 0, 9223372036854775807) "}", 4, "lies at 0..92"},
         {"{\"a\":" T("F32", "[1]", -9223372036854775807, 9223372036854775807) "}", 4,
          "lies at -92"},
-        {"{\"a\":" T("F32", "[2]", 0, 4) "}", 4, "F32 [2] = 8 bytes, its range holds 4"},
-        {"{\"a\":" T("BF16", "[2,3]", 0, 16) "}", 16, "BF16 [2, 3] = 12 bytes, its range"},
+        {"{\"a\":" T("F32", "[2]", 0, 4) "}", 4,
+         "F32 [2] = 8 bytes, its range holds 4"},
+        {"{\"a\":" T("BF16", "[2,3]", 0, 16) "}", 16,
+         "BF16 [2, 3] = 12 bytes, its range"},
         {"{\"a\":" T("F32", "[0,5]", 0, 4) "}", 4, "F32 [0, 5] = 0 bytes"},
         {"{\"a\":" T("F32", "[2]", 0, 8) ",\"b\":" T("F32", "[2]", 4, 12) "}", 12,
          "'a' and 'b' overlap"},
@@ -95,7 +103,7 @@ static void test_malformed(void **state)
     };
     for (int i = 0; i < COUNT(bad); i++) {
         struct arena a = arena_make("test");
-        assert_fails(parse(&a, bad[i].header, bad[i].data), bad[i].part);
+        assert_fails(parse(&a, bad[i].head, bad[i].data), bad[i].part);
         assert_true(text_starts(fail_message(), "safetensors: x"));
         arena_free(&a);
     }
@@ -209,7 +217,7 @@ static void test_round_trip(void **state)
     const uint8_t small[] = {1, 2, 3};
     const uint16_t half[] = {0x3f80, 0xbf80, 0x7fc0, 0};
     const struct disk_tensor t[] = {
-        {"model.\"q\" \\ \xc3\xa9", DTYPE_U8, 1, {3}, 3, 3, small},     /* odd size first */
+        {"model.\"q\" \\ \xc3\xa9", DTYPE_U8, 1, {3}, 3, 3, small},  /* odd */
         {"wide", DTYPE_F64, 2, {2, 1}, 2, 16, wide},
         {"empty", DTYPE_I64, 3, {4, 0, 2}, 0, 0, NULL},
         {"scalar", DTYPE_U8, 0, {0}, 1, 1, small},

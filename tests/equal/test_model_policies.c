@@ -1,5 +1,5 @@
-/* test_policies.c - a whole vision-language model: a plan gives the bits of the plainest
- * way to run the graph, and every policy gives the bits of keeping everything. */
+/* test_model_policies.c - a whole vision-language model: a plan gives the bits of the
+ * plainest way to run the graph, and every policy those of keeping everything. */
 #include "check.h"
 
 #include "run/run.h"
@@ -127,9 +127,9 @@ static void same_bits(const struct result *want, const struct result *got,
              (frozen || (mini_finite(got->grad[i]) &&
                          mini_same(want->grad[i], got->grad[i])));
         if (!ok)
-            fail_msg("recompute %s, offload %s, weave %d, slack %g, frozen %x, threads %d: "
-                     "other bits at %s", x->recompute, x->offload, x->weave, x->slack,
-                     x->frozen, x->threads, g.param[i].name);
+            fail_msg("recompute %s, offload %s, weave %d, slack %g, frozen %x, threads "
+                     "%d: other bits at %s", x->recompute, x->offload, x->weave,
+                     x->slack, x->frozen, x->threads, g.param[i].name);
     }
     arena_free(&a);
 }
@@ -168,6 +168,35 @@ static void policies_give_the_same_bits(void **state)
     arena_free(&a);
 }
 
+static int64_t again(const struct plan *p, const char *name)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < p->ntally; i++)
+        if (p->tally[i].again && strcmp(p->tally[i].name, name) == 0)
+            n += p->tally[i].count;
+    return n;
+}
+
+/* Choices are never made twice, and nothing is run again across a boundary. */
+static void some_things_are_never_run_again(void **state)
+{
+    (void)state;
+    struct arena a = arena_make("test");
+    struct model_config c = case_config();
+    struct decoder_graph d;
+    struct graph g = case_graph(&a, &c, &options, &d);
+    struct policy policy = policy_plain();
+    assert_ok(policy_parse(&policy, &a, &g, "*", "none"));
+    struct order order = order_1f1b(&a, 0, 1, MAX_MBS);
+    struct plan *p = plan_build(&a, &g, &(struct plan_options){
+        .order = &order, .policy = &policy, .output = &d.loss, .outputs = 1});
+    assert_int_equal(again(p, "topk"), 0);
+    assert_int_equal(again(p, "residual"), 0);
+    assert_int_equal(again(p, "expert_up"), 3 * MAX_MBS);       /* once a layer */
+    assert_true(again(p, "act") > 0 && again(p, "core_attn") > 0);
+    arena_free(&a);
+}
+
 /* Planned without data or memory: shapes hold in every step, and work is counted. */
 static void the_dry_device_runs_the_plan(void **state)
 {
@@ -198,6 +227,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_plan_gives_the_plainest_bits),
         cmocka_unit_test(policies_give_the_same_bits),
+        cmocka_unit_test(some_things_are_never_run_again),
         cmocka_unit_test(the_dry_device_runs_the_plan),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
