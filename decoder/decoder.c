@@ -147,7 +147,7 @@ void decoder_record(struct graph *g, const struct decoder_config *c,
     s.unit = graph_unit(g, "head", layer, PART_DECODER, 0, false);
     int w_norm = param_vector(&s, "norm.weight", D, INITIAL_ONE);
     int w_head = c->tied ? table : graph_param(g, s.unit, (struct param){
-        .name = "lm_head.weight", .ndim = 2, .dim = {c->vocabulary, D}, .split = 0,
+        .name = "lm_head.weight", .ndim = 2, .dim = {c->vocabulary, D},
         .initial = INITIAL_NORMAL, .deviation = c->initial, .decay = true,
     });
     if (o->loss && moe > 0) {

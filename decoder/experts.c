@@ -180,7 +180,7 @@ int decoder_experts(const struct decoder_layer *l, int moe, int m, int live, int
     s.unit = graph_unit(g, "router", layer, PART_ROUTER, 0, false);
     int w_router = param_matrix(&s, "mlp.gate.weight", E, D, -1);
     int unit = graph_unit(g, "experts", layer, PART_EXPERTS, 0, true);
-    struct param p = {.ndim = 3, .transposed = true, .split = 0, .decay = true,
+    struct param p = {.ndim = 3, .transposed = true, .decay = true,
                       .initial = INITIAL_NORMAL, .deviation = s.deviation};
     p.name = arena_text(g->arena, "%s.mlp.experts.gate_up_proj", s.prefix);
     memcpy(p.dim, (int64_t[]){E, D, 2 * F}, 3 * sizeof *p.dim);

@@ -49,7 +49,7 @@ static int embed_record(struct graph *g, const struct vision_config *c, int pixe
     int64_t D = c->width;
     int w = graph_param(g, unit, (struct param){
         .name = "model.visual.patch_embed.proj.weight", .ndim = 5,
-        .dim = {D, c->channels, c->frames, c->patch, c->patch}, .split = -1,
+        .dim = {D, c->channels, c->frames, c->patch, c->patch},
         .initial = INITIAL_NORMAL, .deviation = VISION_DEVIATION, .decay = true,
     });
     int b = param_vector(&s, "patch_embed.proj.bias", D, INITIAL_ZERO);

@@ -132,6 +132,31 @@ static void param_rows(struct param *p)
     p->rows[1] = p->ndim > 1 ? param_disk_count(p) / p->dim[0] : 0;
 }
 
+/* This rank's part of the rows: a fused dim counts as two, of which the inner divides. */
+static void param_part(const struct graph *g, const struct unit *u, struct param *p)
+{
+    static const struct view alone = {0};
+    const struct view *v = g->mesh ? mesh_view(g->mesh, u->experts) : &alone;
+    int64_t dim[BOX_DIMS];
+    unsigned on[BOX_DIMS], all = 0;
+    int n = 0;
+    for (int i = 0; i < p->nrows; i++) {
+        int fused = MAX(p->fused[i], 1);
+        REQUIRE(p->rows[i] % fused == 0);
+        if (fused > 1) {
+            dim[n] = fused;
+            on[n++] = 0;
+        }
+        dim[n] = p->rows[i] / fused;
+        on[n++] = p->on[i];
+        all |= p->on[i];
+    }
+    REQUIRE(all == u->split);
+    p->box = box_of(v, g->rank, n, dim, on);
+    for (int i = 0; i < p->nrows; i++)
+        p->rows[i] /= view_group_size(v, p->on[i]);
+}
+
 int graph_param(struct graph *g, int unit, struct param p)
 {
     struct unit *u = &g->unit[unit];
@@ -140,8 +165,8 @@ int graph_param(struct graph *g, int unit, struct param p)
     p.layer = u->layer;
     p.part = u->part;
     p.trainable = true;
-    if (p.nrows == 0)
-        param_rows(&p);
+    param_rows(&p);
+    param_part(g, u, &p);
     p.offset = u->count;
     p.count = 1;
     for (int i = 0; i < p.nrows; i++)
@@ -158,7 +183,23 @@ void graph_freeze(struct graph *g, unsigned parts)
         g->param[i].trainable = !(parts >> g->param[i].part & 1);
 }
 
+int graph_ways(const struct graph *g, bool experts, enum axis axis)
+{
+    return g->mesh ? view_size(mesh_view(g->mesh, experts), axis) : 1;
+}
+
+int graph_at(const struct graph *g, bool experts, enum axis axis)
+{
+    return g->mesh ? view_at(mesh_view(g->mesh, experts), g->rank, axis) : 0;
+}
+
 /* ---- nodes ---- */
+
+void graph_group(struct graph *g, bool experts, unsigned along)
+{
+    g->node[g->nnode - 1].experts = experts;
+    g->node[g->nnode - 1].along = along;
+}
 
 static int list_copy(int *to, const int *from, int room)
 {

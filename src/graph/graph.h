@@ -15,6 +15,8 @@
 
 #include "base/arena.h"
 #include "kernels/ops.h"
+#include "parallel/comm.h"
+#include "parallel/shard.h"
 
 enum lane {
     LANE_COMPUTE,                       /* math */
@@ -44,6 +46,7 @@ struct run {
     float beta_w[MAX_WEIGHT];           /* of dw, likewise */
     struct tensor work;                 /* u8 scratch the node asked for */
     const void *attr;                   /* the node's constants */
+    const struct comm *comm;            /* the node's group (node.along), or NULL */
 };
 
 struct segment {                        /* static const; no state */
@@ -89,6 +92,8 @@ struct node {
     int in[MAX_IO], out[MAX_IO], w[MAX_WEIGHT];         /* values, params; -1 absent */
     const void *attr;
     int64_t work;                       /* bytes of scratch */
+    unsigned along;                     /* axes of the group it talks to; 0 none */
+    bool experts;                       /* of the expert view, else the dense one */
 };
 
 /* Weights gathered and reduced together: one layer, one set of holders. */
@@ -110,12 +115,15 @@ struct param {
     int ndim;                           /* as on disk, whole model */
     int64_t dim[5];
     bool transposed;                    /* disk holds the last two dims swapped */
-    int split;                          /* dim in memory over ranks, -1 none */
+    unsigned on[3];                     /* axes that divide each of rows, 0 whole */
+    int fused[3];                       /* blocks in a divided dim (gate | up: 2), each
+                                         * divided by itself; 0 counts as 1 */
     enum initial initial;
     double deviation;                   /* of INITIAL_NORMAL */
     bool decay;                         /* weight decay applies */
     int64_t rows[3];                    /* what segments see: 1-3 dims, this rank */
     int nrows;
+    struct box box;                     /* this rank's part of the whole, in memory */
     int64_t offset, count;              /* elements; offset within the unit */
     bool trainable;
 };
@@ -129,10 +137,15 @@ struct graph {
     struct param *param;
     struct unit *unit;
     int layers;                         /* layers are numbered 0..layers-1 in order */
+    const struct mesh *mesh;            /* the ranks and this one's number; NULL: alone */
+    int rank;
     const char *tower;                  /* given to what is recorded next */
 };
 
 struct graph graph_make(struct arena *a);
+/* Ranks along an axis of a view, and this rank's place there (1 and 0 when alone). */
+int graph_ways(const struct graph *g, bool experts, enum axis axis);
+int graph_at(const struct graph *g, bool experts, enum axis axis);
 /* A new layer number; nodes are recorded layer after layer. */
 int graph_layer(struct graph *g);
 /* A value [rows, cols] f32 that can carry a gradient; other types and inputs below. */
@@ -151,13 +164,16 @@ void graph_keep(struct graph *g, int value);
 void graph_loss(struct graph *g, int value);
 int graph_unit(struct graph *g, const char *name, int layer, enum part part,
                unsigned split, bool experts);
-/* A parameter of `unit`.  `p` gives name, dims, split, initial, decay; the rest is
- * derived: rows/nrows default to the disk dims folded to 2-D ([dim0, rest]) or 1-D, and
- * to 3-D with the last two swapped where `transposed`. */
+/* A parameter of `unit`.  `p` gives name, dims, on, fused, initial, decay; the rest is
+ * derived: rows are the disk dims folded to 2-D ([dim0, rest]) or 1-D, or 3-D with the
+ * last two swapped where `transposed`, and of them this rank's part.  All params of a
+ * unit are divided over the same axes: unit.split. */
 int graph_param(struct graph *g, int unit, struct param p);
 /* in, out and w are lists ended by END; an absent entry is NONE (-1). */
 void graph_node(struct graph *g, const struct segment *kind, int layer, const int *in,
                 const int *out, const int *w, const void *attr, int64_t work);
+/* The node made last talks to the ranks along these axes. */
+void graph_group(struct graph *g, bool experts, unsigned along);
 enum { NONE = -1, END = -2 };
 #define LIST(...) ((const int[]){__VA_ARGS__, END})
 #define EMPTY ((const int[]){END})

@@ -9,11 +9,12 @@ static const char *full_name(const struct scope *s, const char *name)
 int param_matrix(const struct scope *s, const char *name, int64_t rows, int64_t cols,
                  int split)
 {
+    unsigned axes = s->g->unit[s->unit].split;
     return graph_param(s->g, s->unit,
                        (struct param){.name = full_name(s, name),
                                       .ndim = 2,
                                       .dim = {rows, cols},
-                                      .split = split,
+                                      .on = {split == 0 ? axes : 0, split == 1 ? axes : 0},
                                       .decay = true,
                                       .initial = INITIAL_NORMAL,
                                       .deviation = s->deviation});
@@ -24,5 +25,5 @@ int param_vector(const struct scope *s, const char *name, int64_t n,
 {
     return graph_param(s->g, s->unit,
                        (struct param){.name = full_name(s, name), .ndim = 1, .dim = {n},
-                                      .split = -1, .initial = initial});
+                                      .initial = initial});
 }
