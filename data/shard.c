@@ -89,7 +89,8 @@ static bool members_make(struct arena *item, const struct sample *s, struct memb
 
 static bool tar_fail(const struct shard *w)
 {
-    return fail("%s: write: %s", w->path, archive_error_string(w->tar));
+    return fail("%s: write: %s (%s)", w->path, archive_error_string(w->tar),
+                strerror(archive_errno(w->tar)));
 }
 
 static bool shard_open(struct shard *w, struct arena *run)

@@ -1,4 +1,5 @@
-/* arguments.c - options, positional arguments and recipe overrides of a command line. */
+/* arguments.c - options, positional arguments and recipe overrides of a command line.
+ */
 #include "cli/cli.h"
 
 #include "base/log.h"
@@ -47,12 +48,13 @@ static bool option_read(int argc, char **argv, int *i, const struct option *opti
     if (o->text)
         *o->text = argv[*i];
     else if (!text_integer(argv[*i], o->count) || *o->count < 0)
-        return fail("vlmoe: option %s: '%s' is not a whole number from 0 up", text, argv[*i]);
+        return fail("vlmoe: option %s: '%s' is not a whole number from 0 up", text,
+                    argv[*i]);
     return true;
 }
 
-bool arguments_read(struct arguments *a, int argc, char **argv, const struct option *option,
-                    int options, int least, int most)
+bool arguments_read(struct arguments *a, int argc, char **argv,
+                    const struct option *option, int options, int least, int most)
 {
     a->at = NEW(a->arena, const char *, argc + 1);
     a->override = NEW(a->arena, const char *, argc + 1);
@@ -66,8 +68,8 @@ bool arguments_read(struct arguments *a, int argc, char **argv, const struct opt
             a->at[a->count++] = argv[i];
     }
     if (ok && (a->count < least || a->count > most))
-        ok = fail("vlmoe: %d arguments, this command takes %d%s%.0d; see --help", a->count,
-                  least, most > least ? " to " : "", most > least ? most : 0);
+        ok = fail("vlmoe: %d arguments, this command takes %d%s%.0d; see --help",
+                  a->count, least, most > least ? " to " : "", most > least ? most : 0);
     return ok || fail_kind(FAULT_USAGE);
 }
 

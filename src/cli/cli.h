@@ -1,11 +1,13 @@
-/* cli.h - what the command files share: a table entry each, and how arguments are read. */
+/* cli.h - what the command files share: a table entry each, and how arguments are read.
+ */
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
 
 #include "base/arena.h"
 #include "train/recipe.h"
 
-/* An option a command takes: --name VALUE into *text or *count, or --name into *flag. */
+/* An option a command takes: --name VALUE into *text or *count, or --name into *flag.
+ */
 struct option {
     const char *name;
     const char **text;
@@ -24,12 +26,13 @@ struct arguments {                      /* what is left after the options */
 /* Sort argv into options, positional arguments (least..most of them) and overrides.
  * Fails (usage) naming the nearest option. */
 MUST_USE bool arguments_read(struct arguments *a, int argc, char **argv,
-                             const struct option *option, int options, int least, int most);
+                             const struct option *option, int options, int least,
+                             int most);
 
 struct command {
     const char *name, *usage, *summary;
     const char *help;                   /* what it does, options, an example */
-    bool (*run)(struct arena *a, int argc, char **argv);        /* argv after the name */
+    bool (*run)(struct arena *a, int argc, char **argv); /* argv after the name */
 };
 
 extern const struct command command_train, command_plan, command_generate, command_eval,

@@ -31,11 +31,15 @@ static bool run(struct arena *arena, int argc, char **argv)
 }
 
 const struct command command_convert = {
-    "convert", "SRC DST [--dtype f32|bf16] [--like DIR] [--shard-mb N]",
+    "convert",
+    "SRC DST [--dtype f32|bf16] [--like DIR] [--shard-mb N]",
     "a model folder or training state into a model folder",
     "Writes a Hugging Face folder from another one, or from a training state\n"
-    "(runs/NAME/checkpoints/step-N), one tensor at a time.  --dtype changes the type of the\n"
-    "weights (else as in the model folder), --like names the folder whose config and other\n"
+    "(runs/NAME/checkpoints/step-N), one tensor at a time.  --dtype changes the type "
+    "of the\n"
+    "weights (else as in the model folder), --like names the folder whose config and "
+    "other\n"
     "files are taken, --shard-mb the largest weight file (5000).\n\n"
-    "example: vlmoe convert runs/quickstart/checkpoints/step-200 out --dtype bf16", run,
+    "example: vlmoe convert runs/quickstart/checkpoints/step-200 out --dtype bf16",
+    run,
 };

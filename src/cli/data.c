@@ -12,7 +12,8 @@ static bool sample(struct arena *arena, int argc, char **argv)
     struct text t = text_make(arena);
     int64_t count = 1;
     const struct option option[] = {{"count", NULL, &count, NULL}};
-    if (!arguments_read(&a, argc, argv, option, COUNT(option), 1, 1) || !recipe_open(&a, r))
+    if (!arguments_read(&a, argc, argv, option, COUNT(option), 1, 1) ||
+        !recipe_open(&a, r))
         return false;
     log_set(LOG_WARN, 0);
     bool ok = inspect_rows(r, count, &t);
@@ -67,8 +68,14 @@ static bool pack(struct arena *arena, int argc, char **argv)
     return ok;
 }
 
-static const struct { const char *name; bool (*run)(struct arena *, int, char **); } verb[] = {
-    {"sample", sample}, {"image", image}, {"check", check}, {"pack", pack},
+static const struct {
+    const char *name;
+    bool (*run)(struct arena *, int, char **);
+} verb[] = {
+    {"sample", sample},
+    {"image", image},
+    {"check", check},
+    {"pack", pack},
 };
 
 static bool run(struct arena *arena, int argc, char **argv)
@@ -80,7 +87,8 @@ static bool run(struct arena *arena, int argc, char **argv)
             return verb[i].run(arena, argc - 1, argv + 1);
     }
     if (argc == 0)
-        fail("data: say what to do: sample, image, check or pack; see vlmoe data --help");
+        fail("data: say what to do: sample, image, check or pack; see vlmoe data "
+             "--help");
     else
         fail("data: no 'data %s'; nearest is 'data %s'", argv[0],
              text_nearest(argv[0], name, COUNT(verb)));
@@ -88,15 +96,22 @@ static bool run(struct arena *arena, int argc, char **argv)
 }
 
 const struct command command_data = {
-    "data", "sample|image|check|pack ...", "what the loader makes of data",
-    "data sample RECIPE [-n N]       N packed rows: position, piece, input id, target id,\n"
+    "data",
+    "sample|image|check|pack ...",
+    "what the loader makes of data",
+    "data sample RECIPE [-n N]       N packed rows: position, piece, input id, target "
+    "id,\n"
     "                                weight, image span of every token\n"
     "data image FILE... [--out F.safetensors] [--model DIR] [--rule torchvision|pil]\n"
     "     [--exif apply|ignore] [--min-pixels N] [--max-pixels N]\n"
-    "                                grid, tokens and patches of images; --out writes them\n"
-    "data check RECIPE               reads every sample: counts, bad ones by cause, token\n"
+    "                                grid, tokens and patches of images; --out writes "
+    "them\n"
+    "data check RECIPE               reads every sample: counts, bad ones by cause, "
+    "token\n"
     "                                and patch histograms; exits 3 if a sample is bad\n"
     "data pack SRC DST [--format F] [--images DIR] [--shard-mb N]\n"
-    "                                WebDataset shards and their index from any source\n\n"
-    "example: vlmoe data image photo.jpg --out photo.safetensors", run,
+    "                                WebDataset shards and their index from any "
+    "source\n\n"
+    "example: vlmoe data image photo.jpg --out photo.safetensors",
+    run,
 };

@@ -20,7 +20,11 @@ static bool run(struct arena *arena, int argc, char **argv)
 }
 
 const struct command command_doctor = {
-    "doctor", "", "devices, libraries, versions and limits of this machine",
-    "Prints what the program was built with and finds here; exits 0 if it can train.\n\n"
-    "example: vlmoe doctor", run,
+    "doctor",
+    "",
+    "devices, libraries, versions and limits of this machine",
+    "Prints what the program was built with and finds here; exits 0 if it can "
+    "train.\n\n"
+    "example: vlmoe doctor",
+    run,
 };

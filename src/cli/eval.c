@@ -8,14 +8,15 @@
 
 static bool loss_print(struct session *s, int64_t rows)
 {
-    struct model_purpose loss = purpose_train(s->recipe, &s->model.config, s->model.frozen);
+    struct model_purpose loss =
+        purpose_train(s->recipe, &s->model.config, s->model.frozen);
     struct view_of_model *v = session_view(s, &loss, &s->model.capacity);
     struct evaluation e;
     if (!machine_use(s->machine, v->plan) || !evaluate(s, v, rows, &e))
         return false;
-    printf("loss %.6f  supervised tokens %" PRId64 "  samples %" PRId64 "  images %" PRId64
-           "  rows %" PRId64 "\n", e.loss, e.ledger.supervised, e.ledger.samples,
-           e.ledger.images, e.rows);
+    printf("loss %.6f  supervised tokens %" PRId64 "  samples %" PRId64
+           "  images %" PRId64 "  rows %" PRId64 "\n",
+           e.loss, e.ledger.supervised, e.ledger.samples, e.ledger.images, e.rows);
     return true;
 }
 
@@ -35,8 +36,8 @@ static bool samples_read(struct session *s, struct arena *a, const struct mix *m
 }
 
 /* How many of the answers equal the data's exactly. */
-static bool answers_print(struct session *s, struct arena *a, const struct sample *sample,
-                          int n, int64_t tokens)
+static bool answers_print(struct session *s, struct arena *a,
+                          const struct sample *sample, int n, int64_t tokens)
 {
     struct model_purpose best = purpose_generate(s->recipe);
     struct view_of_model *v = session_view(s, &best, &s->model.capacity);
@@ -49,17 +50,19 @@ static bool answers_print(struct session *s, struct arena *a, const struct sampl
         const char *want = sample_answer(&sample[i], a);
         bool same = want && !strcmp(want, answer[i].text);
         equal += same;
-        printf("%s %s\n    data:  %s\n    model: %s\n", same ? "=" : "x", sample[i].name,
-               want ? want : "-", answer[i].text);
+        printf("%s %s\n    data:  %s\n    model: %s\n", same ? "=" : "x",
+               sample[i].name, want ? want : "-", answer[i].text);
     }
     printf("exact %d of %d\n", equal, n);
     return true;
 }
 
-/* Is the image used?  The loss of the samples with their own and with others' images. */
+/* Is the image used?  The loss of the samples with their own and with others' images.
+ */
 static bool swap_print(struct session *s, struct sample *sample, int n)
 {
-    struct model_purpose loss = purpose_train(s->recipe, &s->model.config, s->model.frozen);
+    struct model_purpose loss =
+        purpose_train(s->recipe, &s->model.config, s->model.frozen);
     struct view_of_model *v = session_view(s, &loss, &s->model.capacity);
     struct evaluation own, swapped;
     if (!machine_use(s->machine, v->plan) || !evaluate_samples(s, v, sample, n, &own))
@@ -67,8 +70,8 @@ static bool swap_print(struct session *s, struct sample *sample, int n)
     images_swap(sample, n);
     if (!evaluate_samples(s, v, sample, n, &swapped))
         return false;
-    printf("loss %.4f with their own images, %.4f with each other's: %+.4f nats\n", own.loss,
-           swapped.loss, swapped.loss - own.loss);
+    printf("loss %.4f with their own images, %.4f with each other's: %+.4f nats\n",
+           own.loss, swapped.loss, swapped.loss - own.loss);
     return true;
 }
 
@@ -83,14 +86,16 @@ static bool run(struct arena *arena, int argc, char **argv)
     const struct option option[] = {
         {"model", &model, NULL, NULL}, {"samples", NULL, &samples, NULL},
         {"training", NULL, NULL, &training}, {"swap-images", NULL, NULL, &swap}};
-    if (!arguments_read(&a, argc, argv, option, COUNT(option), 1, 1) || !recipe_open(&a, r))
+    if (!arguments_read(&a, argc, argv, option, COUNT(option), 1, 1) ||
+        !recipe_open(&a, r))
         return false;
     r->model_path = model ? model : r->model_path;
     r->model_weights = "load";
     bool ok = session_open(s, r, false) && session_data(s);
     if (ok && !s->held && !training) {
-        ok = fail("eval: data.hold_out is 0, nothing is held out; set it, or use --training "
-                  "to look at training samples");
+        ok = fail(
+            "eval: data.hold_out is 0, nothing is held out; set it, or use --training "
+            "to look at training samples");
         fail_kind(FAULT_USAGE);
     }
     struct sample *sample = NEW(arena, struct sample, samples + 1);
@@ -104,14 +109,20 @@ static bool run(struct arena *arena, int argc, char **argv)
 }
 
 const struct command command_eval = {
-    "eval", "RECIPE [--model DIR] [--samples N] [--training] [--swap-images] "
-            "[section.key=value ...]",
+    "eval",
+    "RECIPE [--model DIR] [--samples N] [--training] [--swap-images] "
+    "[section.key=value ...]",
     "held-out loss and answers of a model",
-    "Prints the loss over eval.rows rows of the held-out split (data.hold_out) and the\n"
-    "greedy answers to its first N samples (4), marked = where they equal the data exactly.\n"
-    "--model: the folder to evaluate, else the recipe's.  --training: answers for training\n"
-    "samples instead, in the order of the run.  --swap-images: their loss also with the\n"
+    "Prints the loss over eval.rows rows of the held-out split (data.hold_out) and "
+    "the\n"
+    "greedy answers to its first N samples (4), marked = where they equal the data "
+    "exactly.\n"
+    "--model: the folder to evaluate, else the recipe's.  --training: answers for "
+    "training\n"
+    "samples instead, in the order of the run.  --swap-images: their loss also with "
+    "the\n"
     "images of other samples, which a model that looks at images cannot bear.\n\n"
-    "example: vlmoe eval recipes/quickstart.yaml --model runs/quickstart/model --samples 20",
+    "example: vlmoe eval recipes/quickstart.yaml --model runs/quickstart/model "
+    "--samples 20",
     run,
 };

@@ -4,8 +4,8 @@
 #include "base/log.h"
 #include "train/generate.h"
 
-static bool answer(struct session *s, struct arena *a, const char *image, const char *prompt,
-                   int64_t tokens)
+static bool answer(struct session *s, struct arena *a, const char *image,
+                   const char *prompt, int64_t tokens)
 {
     struct model_purpose best = purpose_generate(s->recipe);
     struct view_of_model *v = session_view(s, &best, &s->model.capacity);
@@ -13,8 +13,11 @@ static bool answer(struct session *s, struct arena *a, const char *image, const 
     struct piece piece[] = {{.image = 0}, {.image = -1, .text = prompt}};
     struct message message = {.role = ROLE_USER, .npiece = image ? 2 : 1,
                               .piece = image ? piece : piece + 1};
-    struct sample sample = {.name = image ? image : "prompt", .nmessage = 1,
-                            .message = &message, .nimage = image ? 1 : 0, .image = &source};
+    struct sample sample = {.name = image ? image : "prompt",
+                            .nmessage = 1,
+                            .message = &message,
+                            .nimage = image ? 1 : 0,
+                            .image = &source};
     struct answer out;
     if (!machine_use(s->machine, v->plan) ||
         !generate(s, v, a, &sample, 1, (int)tokens, &out))
@@ -38,8 +41,9 @@ static bool run(struct arena *arena, int argc, char **argv)
     recipe_default(arena, r);
     for (int i = 0; i < a.overrides; i++) {
         const char *equals = strchr(a.override[i], '=');
-        if (!recipe_set(r, arena_copy(arena, a.override[i], (size_t)(equals - a.override[i])),
-                        equals + 1))
+        if (!recipe_set(
+                r, arena_copy(arena, a.override[i], (size_t)(equals - a.override[i])),
+                equals + 1))
             return fail_kind(FAULT_USAGE);
     }
     r->model_path = a.at[0];
@@ -52,10 +56,13 @@ static bool run(struct arena *arena, int argc, char **argv)
 }
 
 const struct command command_generate = {
-    "generate", "MODEL [--image FILE] [--prompt TEXT] [--tokens N] [section.key=value ...]",
+    "generate",
+    "MODEL [--image FILE] [--prompt TEXT] [--tokens N] [section.key=value ...]",
     "a model's greedy answer to an image and a prompt",
-    "Prints the answer of a Hugging Face model folder.  Image limits come from the folder's\n"
+    "Prints the answer of a Hugging Face model folder.  Image limits come from the "
+    "folder's\n"
     "preprocessor_config.json; data.* and batch.* may be overridden.\n\n"
-    "example: vlmoe generate runs/quickstart/model --image photo.jpg --prompt 'What is it?'",
+    "example: vlmoe generate runs/quickstart/model --image photo.jpg --prompt 'What is "
+    "it?'",
     run,
 };

@@ -1,9 +1,11 @@
-/* main.c - the table of commands; the only place that turns a failure into an exit code. */
+/* main.c - the table of commands; the only place that turns a failure into an exit
+ * code. */
 #include "cli/cli.h"
 
 #include "base/log.h"
 #include "base/text.h"
 
+#include <signal.h>
 #include <stdlib.h>
 
 static const struct command *const command[] = {
@@ -13,14 +15,17 @@ static const struct command *const command[] = {
 
 static void usage(FILE *f)
 {
-    fprintf(f, "vlmoe " VLMOE_VERSION ": trains multimodal mixture-of-experts vision-language "
+    fprintf(f, "vlmoe " VLMOE_VERSION
+               ": trains multimodal mixture-of-experts vision-language "
                "models from real images\n\nusage: vlmoe COMMAND ...\n\n");
     for (int i = 0; i < COUNT(command); i++)
         fprintf(f, "  %-10s%s\n", command[i]->name, command[i]->summary);
-    fprintf(f, "\nvlmoe COMMAND --help tells more.  Recipe values are overridden by trailing "
-               "section.key=value.\nExit codes: 0 done, 2 usage or recipe, 3 data, 4 "
-               "checkpoint, 5 not finite, 6 does not fit,\n7 lost or hung rank, 8 refused, "
-               "70 bug.\n");
+    fprintf(
+        f,
+        "\nvlmoe COMMAND --help tells more.  Recipe values are overridden by trailing "
+        "section.key=value.\nExit codes: 0 done, 2 usage or recipe, 3 data, 4 "
+        "checkpoint, 5 not finite, 6 does not fit,\n7 lost or hung rank, 8 refused, "
+        "70 bug.\n");
 }
 
 static const struct command *command_find(const char *name)
@@ -47,6 +52,7 @@ static bool wants_help(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    signal(SIGXFSZ, SIG_IGN);           /* a file at its size limit is a failed write */
     if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
         usage(argc < 2 ? stderr : stdout);
         return argc < 2 ? FAULT_USAGE : EXIT_SUCCESS;
@@ -63,6 +69,7 @@ int main(int argc, char **argv)
     struct arena a = arena_make("command");
     bool ok = c && c->run(&a, argc - 2, argv + 2);
     if (!ok) {
+        fflush(stdout);                 /* what was printed first stands first */
         log_progress("%s", "");
         fprintf(stderr, "vlmoe: %s\n", fail_message());
     }

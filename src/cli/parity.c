@@ -30,10 +30,14 @@ static bool run(struct arena *arena, int argc, char **argv)
 }
 
 const struct command command_parity = {
-    "parity", "MODEL CASE.safetensors [--out FILE.json]",
+    "parity",
+    "MODEL CASE.safetensors [--out FILE.json]",
     "loss and every gradient on given inputs, to compare frameworks",
     "Runs one forward and backward of a model folder on the inputs of a case file\n"
-    "(input_ids, labels, attention_mask, pixel_values, image_grid_thw) and prints loss,\n"
-    "auxiliary loss, first logits and each gradient's norm and sum; --out writes them.\n\n"
-    "example: vlmoe parity model case.safetensors --out mine.json", run,
+    "(input_ids, labels, attention_mask, pixel_values, image_grid_thw) and prints "
+    "loss,\n"
+    "auxiliary loss, first logits and each gradient's norm and sum; --out writes "
+    "them.\n\n"
+    "example: vlmoe parity model case.safetensors --out mine.json",
+    run,
 };

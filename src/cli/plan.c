@@ -10,7 +10,8 @@ static bool run(struct arena *arena, int argc, char **argv)
     struct text t = text_make(arena);
     bool explain = false;
     const struct option option[] = {{"explain", NULL, NULL, &explain}};
-    if (!arguments_read(&a, argc, argv, option, COUNT(option), 1, 1) || !recipe_open(&a, r))
+    if (!arguments_read(&a, argc, argv, option, COUNT(option), 1, 1) ||
+        !recipe_open(&a, r))
         return false;
     bool ok = outlook(r, explain, &t);
     fputs(t.at, stdout);
@@ -18,10 +19,14 @@ static bool run(struct arena *arena, int argc, char **argv)
 }
 
 const struct command command_plan = {
-    "plan", "RECIPE [--explain] [section.key=value ...]",
+    "plan",
+    "RECIPE [--explain] [section.key=value ...]",
     "memory, work and steps of a training step; needs no data",
-    "Prints what trains, the memory a step needs by kind and component, its work, and with\n"
-    "--explain every step of the plan with its lane and waits.  Says `fits`, or exits with 6\n"
+    "Prints what trains, the memory a step needs by kind and component, its work, and "
+    "with\n"
+    "--explain every step of the plan with its lane and waits.  Says `fits`, or exits "
+    "with 6\n"
     "and names what to change.\n\n"
-    "example: vlmoe plan recipes/quickstart.yaml --explain memory.recompute=decoder.*", run,
+    "example: vlmoe plan recipes/quickstart.yaml --explain memory.recompute=decoder.*",
+    run,
 };

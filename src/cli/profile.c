@@ -14,7 +14,8 @@ static bool run(struct arena *arena, int argc, char **argv)
     const struct option option[] = {
         {"steps", NULL, &steps, NULL}, {"warmup", NULL, &warmup, NULL},
         {"trace", &trace, NULL, NULL}};
-    if (!arguments_read(&a, argc, argv, option, COUNT(option), 1, 1) || !recipe_open(&a, r))
+    if (!arguments_read(&a, argc, argv, option, COUNT(option), 1, 1) ||
+        !recipe_open(&a, r))
         return false;
     if (steps == 0) {
         fail("profile: --steps 0 measures nothing");
@@ -30,11 +31,16 @@ static bool run(struct arena *arena, int argc, char **argv)
 }
 
 const struct command command_profile = {
-    "profile", "RECIPE [--steps N] [--warmup N] [--trace FILE] [section.key=value ...]",
+    "profile",
+    "RECIPE [--steps N] [--warmup N] [--trace FILE] [section.key=value ...]",
     "time of a step by component and segment, trace of the lanes",
-    "Trains N steps (10) after a warmup (3) on the recipe's data and prints where a step's\n"
-    "time goes: data wait, vision, projector, attention, router, experts, head, optimizer,\n"
-    "idle.  The rows add up to the step.  --trace writes a Perfetto trace of one step.\n"
+    "Trains N steps (10) after a warmup (3) on the recipe's data and prints where a "
+    "step's\n"
+    "time goes: data wait, vision, projector, attention, router, experts, head, "
+    "optimizer,\n"
+    "idle.  The rows add up to the step.  --trace writes a Perfetto trace of one "
+    "step.\n"
     "Nothing is saved.\n\n"
-    "example: vlmoe profile recipes/quickstart.yaml --trace trace.json", run,
+    "example: vlmoe profile recipes/quickstart.yaml --trace trace.json",
+    run,
 };

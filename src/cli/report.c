@@ -13,8 +13,13 @@ static bool run(struct arena *arena, int argc, char **argv)
 }
 
 const struct command command_report = {
-    "report", "RUN", "a run as one HTML page: curves, books, samples",
-    "Writes RUN/report.html (one file, no outside links) and RUN/loss.svg from a run's\n"
-    "metrics.jsonl, recipe.yaml and newest samples.  Training does the same at its end.\n\n"
-    "example: vlmoe report runs/quickstart", run,
+    "report",
+    "RUN",
+    "a run as one HTML page: curves, books, samples",
+    "Writes RUN/report.html (one file, no outside links) and RUN/loss.svg from a "
+    "run's\n"
+    "metrics.jsonl, recipe.yaml and newest samples.  Training does the same at its "
+    "end.\n\n"
+    "example: vlmoe report runs/quickstart",
+    run,
 };

@@ -5,6 +5,7 @@
 
 #include <sched.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 
 /* The number after `label` in a small file of the kernel's; -1 where there is none
  * (no such file, or "max"). */
@@ -24,10 +25,22 @@ static int64_t kernel_number(const char *path, const char *label)
     return value;
 }
 
+/* What the process's own limit (ulimit -v) leaves beside the threads: each maps a
+ * buffer of 128 MiB for matrix products, without which the library waits forever. */
+static int64_t addresses_free(void)
+{
+    struct rlimit limit;
+    int64_t used = kernel_number("/proc/self/status", "VmSize:");
+    if (getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur >= INT64_MAX || used < 0)
+        return INT64_MAX;
+    int64_t threads = ((int64_t)128 << 20) * (device_cores() + 4);
+    return MAX(0, (int64_t)limit.rlim_cur - 1024 * used - threads);
+}
+
 int64_t device_memory_free(void)
 {
     int64_t kib = kernel_number("/proc/meminfo", "MemAvailable:");
-    int64_t machine = kib < 0 ? INT64_MAX : 1024 * kib;
+    int64_t machine = MIN(kib < 0 ? INT64_MAX : 1024 * kib, addresses_free());
     int64_t limit = kernel_number("/sys/fs/cgroup/memory.max", "");
     int64_t used = kernel_number("/sys/fs/cgroup/memory.current", "");
     return limit < 0 || used < 0 ? machine : MIN(machine, MAX(0, limit - used));

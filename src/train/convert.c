@@ -59,7 +59,8 @@ static bool save(struct arena *a, const struct convert_options *o, const char *l
                  struct origin *from, bool (*get)(void *, int64_t, float *))
 {
     struct model_config config;
-    const struct capacity least = {.tokens = 1, .patches = 1, .segments = 1, .images = 1};
+    const struct capacity least = {
+        .tokens = 1, .patches = 1, .segments = 1, .images = 1};
     struct capacity capacity = least;
     struct model model;
     struct model_purpose purpose = purpose_logits();
@@ -72,9 +73,11 @@ static bool save(struct arena *a, const struct convert_options *o, const char *l
     if (from->folder.nfile &&
         !hf_check(&from->folder, model.graph.param, model.graph.nparam))
         return false;
-    const struct hf_weights weights = {
-        .get = get, .arg = from, .param = model.graph.param, .count = model.graph.nparam,
-        .retype = o->dtype != NULL};
+    const struct hf_weights weights = {.get = get,
+                                       .arg = from,
+                                       .param = model.graph.param,
+                                       .count = model.graph.nparam,
+                                       .retype = o->dtype != NULL};
     return hf_save(o->to, like, &weights, dtype, o->shard_bytes);
 }
 
@@ -90,8 +93,9 @@ bool convert(const struct convert_options *o)
         if (ok && !like)
             like = state_model(&from.state, &a);
         if (ok && !like)
-            ok = fail("convert: %s does not say which model it trains; name it with --like",
-                      o->from);
+            ok = fail(
+                "convert: %s does not say which model it trains; name it with --like",
+                o->from);
         ok = ok && save(&a, o, like, &from, state_get);
         state_close(&from.state);
     } else {

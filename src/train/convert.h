@@ -1,11 +1,12 @@
-/* convert.h - model folders and training states into model folders, one tensor at a time. */
+/* convert.h - model folders and training states into model folders, one tensor at a
+ * time. */
 #ifndef TRAIN_CONVERT_H
 #define TRAIN_CONVERT_H
 
 #include "checkpoint/hf.h"
 
 struct convert_options {
-    const char *from;                   /* model folder, or a checkpoints/step-N folder */
+    const char *from; /* model folder, or a checkpoints/step-N folder */
     const char *to;                     /* model folder to write */
     const char *like;                   /* folder whose config and other files to take;
                                          * NULL: `from`, or what the state's run used */

@@ -4,11 +4,12 @@
 static bool row_loss(struct session *s, struct view_of_model *v, const struct row *row,
                      double *sum)
 {
-    feed_row(&v->feed, s->machine, &v->model, 0, row, 1, (double)row->live, s->router_bias,
-             NULL);
+    feed_row(&v->feed, s->machine, &v->model, 0, row, 1, (double)row->live,
+             s->router_bias, NULL);
     if (!machine_step(s->machine))
         return false;
-    *sum += *(const float *)machine_value(s->machine, v->model.decoder.cross_entropy, 0).data;
+    *sum += *(const float *)machine_value(s->machine, v->model.decoder.cross_entropy, 0)
+                 .data;
     return true;
 }
 
@@ -52,8 +53,9 @@ static bool encoded_loss(struct session *s, struct view_of_model *v, struct aren
     const struct encoded **list = NEW(a, const struct encoded *, shape->segments);
     int next = 0, n;
     for (;;) {
-        while (next < count && packer_offer(p, next, encoded[next].tokens,
-                                            encoded[next].patches, encoded[next].nimage))
+        while (next < count &&
+               packer_offer(p, next, encoded[next].tokens, encoded[next].patches,
+                            encoded[next].nimage))
             next++;
         n = packer_take(p, next == count, ticket, shape->segments);
         if (n == 0 && next == count)

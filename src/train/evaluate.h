@@ -10,7 +10,8 @@ struct evaluation {
     int64_t rows;
 };
 /* `view` is recorded with purpose_train and a forward plan; the training plan is put
- * back by the caller.  The same rows every time: the split's own order from its start. */
+ * back by the caller.  The same rows every time: the split's own order from its start.
+ */
 MUST_USE bool evaluate(struct session *s, struct view_of_model *view, int64_t rows,
                        struct evaluation *out);
 
@@ -18,8 +19,8 @@ MUST_USE bool evaluate(struct session *s, struct view_of_model *view, int64_t ro
 MUST_USE bool evaluate_samples(struct session *s, struct view_of_model *view,
                                const struct sample *sample, int count,
                                struct evaluation *out);
-/* sample[i] with the images of sample[i + 1], the last with the first's, where both have
- * equally many: what the loss of a model that looks at its images cannot bear. */
+/* sample[i] with the images of sample[i + 1], the last with the first's, where both
+ * have equally many: what the loss of a model that looks at its images cannot bear. */
 void images_swap(struct sample *sample, int count);
 
 #endif

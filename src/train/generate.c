@@ -28,12 +28,14 @@ const char *sample_prompt(const struct sample *s, struct arena *a)
 }
 
 /* Prompt tokens and images of a sample, with room for the answer behind. */
-static bool prompt_encode(struct session *s, struct arena *a, const struct sample *sample,
-                          int most_tokens, struct encoded *out)
+static bool prompt_encode(struct session *s, struct arena *a,
+                          const struct sample *sample, int most_tokens,
+                          struct encoded *out)
 {
     const struct loader_options *o = &s->loader;
     struct dialogue d = {0};
-    int *tokens = NEW(a, int, sample->nimage + 1), cell = o->image.merge * o->image.merge;
+    int *tokens = NEW(a, int, sample->nimage + 1),
+        cell = o->image.merge * o->image.merge;
     *out = (struct encoded){.name = sample->name, .nimage = sample->nimage,
                             .image = NEW(a, struct patches, sample->nimage + 1)};
     for (int i = 0; i < sample->nimage; i++) {
@@ -78,10 +80,11 @@ static bool row_advance(struct batch *b, const int64_t *ticket, int count)
         want[at - 1] = 1;
     }
     row_fill(&a, &b->shape, e, count, &row);
-    feed_row(&b->view->feed, b->s->machine, &b->view->model, 0, &row, 1, (double)row.live,
-             b->s->router_bias, want);
+    feed_row(&b->view->feed, b->s->machine, &b->view->model, 0, &row, 1,
+             (double)row.live, b->s->router_bias, want);
     bool ok = machine_step(b->s->machine);
-    const int32_t *best = machine_value(b->s->machine, b->view->model.decoder.best, 0).data;
+    const int32_t *best =
+        machine_value(b->s->machine, b->view->model.decoder.best, 0).data;
     at = 0;
     for (int i = 0; ok && i < count; i++) {
         struct encoded *x = &b->encoded[ticket[i]];
@@ -122,21 +125,28 @@ static bool batch_advance(struct batch *b, int most_tokens, bool *more)
 }
 
 bool generate(struct session *s, struct view_of_model *view, struct arena *a,
-              const struct sample *sample, int count, int most_tokens, struct answer *out)
+              const struct sample *sample, int count, int most_tokens,
+              struct answer *out)
 {
     struct batch b = {
-        .s = s, .view = view, .shape = row_shape_of(&view->model.capacity, &s->model.config),
-        .encoded = NEW(a, struct encoded, count), .count = count,
-        .start = NEW(a, int, count), .ended = NEW(a, bool, count),
+        .s = s,
+        .view = view,
+        .shape = row_shape_of(&view->model.capacity, &s->model.config),
+        .encoded = NEW(a, struct encoded, count),
+        .count = count,
+        .start = NEW(a, int, count),
+        .ended = NEW(a, bool, count),
     };
     for (int i = 0; i < count; i++) {
         if (!prompt_encode(s, a, &sample[i], most_tokens, &b.encoded[i]))
             return fail_kind(FAULT_DATA);
         b.start[i] = b.encoded[i].tokens;
         if (b.start[i] > b.shape.tokens || b.encoded[i].patches > b.shape.patches) {
-            fail("generate: %s needs %d tokens and %d patches, a row holds %d and %d (raise "
-                 "batch.tokens, batch.patches or lower data.max_pixels)", sample[i].name,
-                 b.start[i], b.encoded[i].patches, b.shape.tokens, b.shape.patches);
+            fail("generate: %s needs %d tokens and %d patches, a row holds %d and %d "
+                 "(raise "
+                 "batch.tokens, batch.patches or lower data.max_pixels)",
+                 sample[i].name, b.start[i], b.encoded[i].patches, b.shape.tokens,
+                 b.shape.patches);
             return fail_kind(FAULT_DATA);
         }
     }
@@ -146,9 +156,10 @@ bool generate(struct session *s, struct view_of_model *view, struct arena *a,
     for (int i = 0; i < count; i++) {
         int n = b.encoded[i].tokens - b.start[i];
         out[i] = (struct answer){
-            .text = tokenizer_decode(s->tokenizer, a, b.encoded[i].input + b.start[i], n,
-                                     false),
-            .tokens = n, .ended = b.ended[i]};
+            .text = tokenizer_decode(s->tokenizer, a, b.encoded[i].input + b.start[i],
+                                     n, false),
+            .tokens = n,
+            .ended = b.ended[i]};
     }
     return true;
 }

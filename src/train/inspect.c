@@ -24,13 +24,14 @@ static void row_print(const struct session *s, const struct row *row, int64_t nu
 {
     struct arena a = arena_make("row");
     const struct ledger *l = &row->ledger;
-    text_add(t, "row %" PRId64 ": %d samples, %" PRId64 " images; %" PRId64 " supervised + %"
-             PRId64 " context + %" PRId64 " image + %" PRId64 " padding = %" PRId64
-             " slots; %" PRId64 " of %" PRId64 " patches\n", number, row->nsample, l->images,
-             l->supervised, l->context, l->image, l->padding, l->slots, l->patches,
-             l->patch_slots);
-    text_add(t, "%6s %-20s %8s %8s %6s  %s\n", "place", "piece", "input", "target", "weight",
-             "position t,y,x; image feature");
+    text_add(t,
+             "row %" PRId64 ": %d samples, %" PRId64 " images; %" PRId64
+             " supervised + %" PRId64 " context + %" PRId64 " image + %" PRId64
+             " padding = %" PRId64 " slots; %" PRId64 " of %" PRId64 " patches\n",
+             number, row->nsample, l->images, l->supervised, l->context, l->image,
+             l->padding, l->slots, l->patches, l->patch_slots);
+    text_add(t, "%6s %-20s %8s %8s %6s  %s\n", "place", "piece", "input", "target",
+             "weight", "position t,y,x; image feature");
     int sample = 0, start = 0;
     for (int i = 0; i < row->live; i++) {
         if (sample < row->nsample && i == row->segment[sample]) {
@@ -72,8 +73,8 @@ bool inspect_rows(const struct recipe *r, int64_t count, struct text *t)
 
 /* ---- images ---- */
 
-static bool name_find(const char *what, const char *name, const char *const *names, int count,
-                      int *out)
+static bool name_find(const char *what, const char *name, const char *const *names,
+                      int count, int *out)
 {
     for (*out = 0; name && *out < count; ++*out)
         if (!strcmp(names[*out], name))
@@ -102,7 +103,8 @@ static bool shape_read(struct arena *a, const struct inspect_image *o,
                                  .max_pixels = shape->max_pixels};
         memcpy(p.mean, shape->mean, sizeof p.mean);
         memcpy(p.std, shape->std, sizeof p.std);
-        if (!hf_config_read(a, o->model, &c) || !hf_processor_read(a, o->model, &p, &found))
+        if (!hf_config_read(a, o->model, &c) ||
+            !hf_processor_read(a, o->model, &p, &found))
             return false;
         shape->patch = c.vision.patch;
         shape->frames = c.vision.frames;
@@ -116,8 +118,8 @@ static bool shape_read(struct arena *a, const struct inspect_image *o,
     shape->max_pixels = o->max_pixels ? o->max_pixels : shape->max_pixels;
     if (shape->min_pixels <= shape->max_pixels)
         return true;
-    fail("data: min pixels %" PRId64 " are above max pixels %" PRId64, shape->min_pixels,
-         shape->max_pixels);
+    fail("data: min pixels %" PRId64 " are above max pixels %" PRId64,
+         shape->min_pixels, shape->max_pixels);
     return fail_kind(FAULT_USAGE);
 }
 
@@ -167,15 +169,17 @@ bool inspect_images(const struct inspect_image *o, const char *const *file, int 
         ok = (image_source_read(&a, &source, &bytes) &&
               ((image_size(bytes, (enum exif_rule)exif, &image_limits_default, &width,
                            &height) &&
-                image_load(&a, bytes, (enum exif_rule)exif, &image_limits_default, &shape,
-                           &p[i])) || fail_in("image %s", file[i]))) ||
+                image_load(&a, bytes, (enum exif_rule)exif, &image_limits_default,
+                           &shape, &p[i])) ||
+               fail_in("image %s", file[i]))) ||
              fail_kind(FAULT_DATA);
         if (ok)
-            text_add(t, "%s: %dx%d pixels -> grid %dx%d patches, %d tokens\n", file[i], width,
-                     height, p[i].grid_w, p[i].grid_h,
+            text_add(t, "%s: %dx%d pixels -> grid %dx%d patches, %d tokens\n", file[i],
+                     width, height, p[i].grid_w, p[i].grid_h,
                      p[i].grid_w * p[i].grid_h / (shape.merge * shape.merge));
     }
-    ok = ok && (!o->out || patches_write(&a, o->out, p, count) || fail_kind(FAULT_DATA));
+    ok =
+        ok && (!o->out || patches_write(&a, o->out, p, count) || fail_kind(FAULT_DATA));
     arena_free(&a);
     return ok;
 }
@@ -185,7 +189,8 @@ bool inspect_images(const struct inspect_image *o, const char *const *file, int 
 enum { BINS = 24 };                     /* by powers of two */
 
 struct survey {
-    int64_t samples, bad, images, tokens, patches, supervised, shrunk, no_loss, too_long;
+    int64_t samples, bad, images, tokens, patches, supervised, shrunk, no_loss,
+        too_long;
     int64_t token_bin[BINS], patch_bin[BINS];
 };
 
@@ -197,7 +202,8 @@ static int bin_of(int64_t x)
     return bin;
 }
 
-static void survey_add(struct survey *v, const struct encoded *e, const struct row_shape *s)
+static void survey_add(struct survey *v, const struct encoded *e,
+                       const struct row_shape *s)
 {
     int64_t scored = 0;
     for (int i = 1; i < e->tokens; i++)
@@ -221,16 +227,22 @@ static void histogram(struct text *t, const char *name, const int64_t *bin)
     text_add(t, "\n%s of a sample\n", name);
     for (int i = 0; i <= last; i++)
         if (bin[i])
-            text_add(t, "  %8d..%-8d %10" PRId64 "\n", i ? 1 << i : 0, (1 << (i + 1)) - 1,
-                     bin[i]);
+            text_add(t, "  %8d..%-8d %10" PRId64 "\n", i ? 1 << i : 0,
+                     (1 << (i + 1)) - 1, bin[i]);
 }
 
 static void survey_print(const struct survey *v, struct text *t)
 {
-    const struct { const char *name; int64_t count; } line[] = {
-        {"samples", v->samples}, {"bad", v->bad}, {"too long for a row", v->too_long},
-        {"without supervised tokens", v->no_loss}, {"with shrunk images", v->shrunk},
-        {"images", v->images}, {"tokens", v->tokens}, {"supervised tokens", v->supervised},
+    const struct { const char *name; int64_t count;
+    } line[] = {
+        {"samples", v->samples},
+        {"bad", v->bad},
+        {"too long for a row", v->too_long},
+        {"without supervised tokens", v->no_loss},
+        {"with shrunk images", v->shrunk},
+        {"images", v->images},
+        {"tokens", v->tokens},
+        {"supervised tokens", v->supervised},
         {"patches", v->patches},
     };
     for (int i = 0; i < COUNT(line); i++)
@@ -239,7 +251,8 @@ static void survey_print(const struct survey *v, struct text *t)
     histogram(t, "patches", v->patch_bin);
 }
 
-static bool sample_survey(const struct session *s, int part, int64_t index, struct survey *v)
+static bool sample_survey(const struct session *s, int part, int64_t index,
+                          struct survey *v)
 {
     struct arena item = arena_make("sample");
     struct sample sample;
@@ -269,7 +282,8 @@ bool inspect_data(const struct recipe *r, struct text *t)
         survey_print(&v, t);
     session_close(&s);
     if (ok && v.bad) {
-        fail("data: %" PRId64 " of %" PRId64 " samples cannot be read", v.bad, v.samples);
+        fail("data: %" PRId64 " of %" PRId64 " samples cannot be read", v.bad,
+             v.samples);
         return fail_kind(FAULT_DATA);
     }
     return ok;

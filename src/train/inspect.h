@@ -9,15 +9,16 @@
 MUST_USE bool inspect_rows(const struct recipe *r, int64_t count, struct text *t);
 
 struct inspect_image {
-    const char *out;                    /* safetensors: pixel_values F32, image_grid_thw I64 */
-    const char *model;                  /* folder whose config and processor apply, or NULL */
+    const char *out;   /* safetensors: pixel_values F32, image_grid_thw I64 */
+    const char *model; /* folder whose config and processor apply, or NULL */
     const char *rule, *exif;            /* names, or NULL: torchvision, apply */
     int64_t min_pixels, max_pixels;     /* 0: the processor's */
 };
 MUST_USE bool inspect_images(const struct inspect_image *o, const char *const *file,
                              int count, struct text *t);
 
-/* Reads and encodes every sample once.  Fails (data) if one is bad, after the report. */
+/* Reads and encodes every sample once.  Fails (data) if one is bad, after the report.
+ */
 MUST_USE bool inspect_data(const struct recipe *r, struct text *t);
 
 struct inspect_pack {

@@ -43,13 +43,22 @@ void model_record(struct arena *a, const struct model_config *config,
                    &purpose->decoder, &out->decoder);
     graph_freeze(g, purpose->frozen);
     graph_check(g);
-    const struct { const char *name; int *to; } input[] = {
-        {"input", &out->in.input}, {"target", &out->in.target},
-        {"position", &out->in.position}, {"segment", &out->in.segment},
-        {"feature", &out->in.feature}, {"feature_token", &out->in.feature_token},
-        {"pixels", &out->in.pixels}, {"patch", &out->in.patch}, {"image", &out->in.image},
-        {"live", &out->in.live}, {"scale", &out->in.scale}, {"share", &out->in.share},
-        {"router_bias", &out->in.router_bias}, {"want", &out->in.want},
+    const struct { const char *name; int *to;
+    } input[] = {
+        {"input", &out->in.input},
+        {"target", &out->in.target},
+        {"position", &out->in.position},
+        {"segment", &out->in.segment},
+        {"feature", &out->in.feature},
+        {"feature_token", &out->in.feature_token},
+        {"pixels", &out->in.pixels},
+        {"patch", &out->in.patch},
+        {"image", &out->in.image},
+        {"live", &out->in.live},
+        {"scale", &out->in.scale},
+        {"share", &out->in.share},
+        {"router_bias", &out->in.router_bias},
+        {"want", &out->in.want},
     };
     for (int i = 0; i < COUNT(input); i++)
         *input[i].to = graph_find(g, input[i].name);
@@ -90,9 +99,10 @@ bool parts_parse(const char *list, unsigned *parts)
         if (p < PARTS)
             *parts |= 1u << p;
         else
-            ok = fail("recipe: model.freeze: no part '%s'; nearest is '%s' (parts: vision "
-                      "projector embeddings decoder router experts)", word[i],
-                      text_nearest(word[i], part_name, PARTS));
+            ok = fail(
+                "recipe: model.freeze: no part '%s'; nearest is '%s' (parts: vision "
+                "projector embeddings decoder router experts)",
+                word[i], text_nearest(word[i], part_name, PARTS));
     }
     arena_free(&a);
     return ok || fail_kind(FAULT_USAGE);
@@ -136,8 +146,8 @@ static void bind(struct machine *machine, int value, int mb, const void *data)
 }
 
 void feed_row(struct feed *f, struct machine *machine, const struct model *m, int mb,
-              const struct row *row, double supervised, double live, const float *router_bias,
-              const int32_t *want)
+              const struct row *row, double supervised, double live,
+              const float *router_bias, const int32_t *want)
 {
     for (int64_t t = 0; t < m->capacity.tokens; t++)
         f->input[t] = row->feature[t] >= 0 ? -1 : row->input[t];

@@ -18,8 +18,8 @@ struct model {
     struct graph graph;
     struct decoder_graph decoder;
     struct model_inputs {               /* graph inputs; NONE where not asked for */
-        int input, target, position, segment, feature, feature_token, pixels, patch, image,
-            live, scale, share, router_bias, want;
+        int input, target, position, segment, feature, feature_token, pixels, patch,
+            image, live, scale, share, router_bias, want;
     } in;
 };
 
@@ -54,8 +54,8 @@ struct feed {
 struct feed feed_make(struct arena *a, const struct model *m);
 /* Bind `row` as microbatch mb.  scale and share as in decoder.h; want may be NULL. */
 void feed_row(struct feed *f, struct machine *machine, const struct model *m, int mb,
-              const struct row *row, double supervised, double live, const float *router_bias,
-              const int32_t *want);
+              const struct row *row, double supervised, double live,
+              const float *router_bias, const int32_t *want);
 /* The counts model_flops() wants, from books. */
 struct flops_count flops_count_of(const struct ledger *l, const struct model *m);
 

@@ -7,11 +7,17 @@ static void memory_print(const struct session *s, struct text *t)
 {
     const struct plan *p = s->plan;
     int64_t have = device_memory_free(), need = p->bytes + p->host_bytes;
-    text_add(t, "\nlayout: 1 rank (pp 1 x dp 1 x cp 1 x tp 1; experts pp 1 x edp 1 x ep 1 x "
-             "etp 1), %d rows a step\n", p->mbs);
-    text_add(t, "memory: %.2f MiB on the device, of them %.2f MiB state; %.2f MiB parked on "
-             "the host\n", (double)p->bytes / 1048576, (double)p->state_bytes / 1048576,
-             (double)p->host_bytes / 1048576);
+    text_add(
+        t,
+        "\nlayout: 1 rank (pp 1 x dp 1 x cp 1 x tp 1; experts pp 1 x edp 1 x ep 1 x "
+        "etp 1), %d rows a step\n",
+        p->mbs);
+    text_add(
+        t,
+        "memory: %.2f MiB on the device, of them %.2f MiB state; %.2f MiB parked on "
+        "the host\n",
+        (double)p->bytes / 1048576, (double)p->state_bytes / 1048576,
+        (double)p->host_bytes / 1048576);
     if (need <= have)
         text_add(t, "fits: %.2f MiB of %.2f MiB free\n", (double)need / 1048576,
                  (double)have / 1048576);
@@ -25,8 +31,8 @@ static void work_print(struct session *s, struct text *t)
         sum.flops += work[i].flops;
         sum.bytes += work[i].bytes;
     }
-    text_add(t, "work: %.3f GFLOP and %.3f GB moved a step, at full rows\n", sum.flops / 1e9,
-             sum.bytes / 1e9);
+    text_add(t, "work: %.3f GFLOP and %.3f GB moved a step, at full rows\n",
+             sum.flops / 1e9, sum.bytes / 1e9);
 }
 
 static bool fits(const struct plan *p)
@@ -36,10 +42,11 @@ static bool fits(const struct plan *p)
         return true;
     fail("plan: needs %.2f MiB, %.2f MiB are free; %s", (double)need / 1048576,
          (double)have / 1048576,
-         p->state_bytes > have ? "weights, gradients and optimizer alone exceed it: freeze "
-                                 "parts (model.freeze) or take a smaller model"
-                               : "lower batch.tokens or batch.patches, or set "
-                                 "memory.recompute");
+         p->state_bytes > have
+             ? "weights, gradients and optimizer alone exceed it: freeze "
+               "parts (model.freeze) or take a smaller model"
+             : "lower batch.tokens or batch.patches, or set "
+               "memory.recompute");
     return fail_kind(FAULT_MEMORY);
 }
 

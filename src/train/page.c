@@ -1,4 +1,5 @@
-/* page.c - draws curves as SVG and lays a run out as HTML; no script, no outside file. */
+/* page.c - draws curves as SVG and lays a run out as HTML; no script, no outside file.
+ */
 #include "train/page.h"
 
 #include "base/file.h"
@@ -43,10 +44,11 @@ static void lines_free(struct run_lines *l)
         json_decref(l->line[i]);
 }
 
-static struct series series_of(struct arena *a, const struct run_lines *l, const char *key,
-                               const char *label, const char *colour)
+static struct series series_of(struct arena *a, const struct run_lines *l,
+                               const char *key, const char *label, const char *colour)
 {
-    struct series s = {label, colour, 0, NEW(a, double, l->count), NEW(a, double, l->count)};
+    struct series s = {label, colour, 0, NEW(a, double, l->count),
+                       NEW(a, double, l->count)};
     for (int64_t i = 0; i < l->count; i++) {
         json_t *y = json_object_get(l->line[i], key);
         if (!json_is_number(y))
@@ -93,15 +95,18 @@ static void axes(struct text *t, struct range x, struct range y)
         text_add(t, "<text x='%.1f' y='%d' text-anchor='middle'>%.0f</text>\n",
                  place(v, x, LEFT, WIDE - RIGHT), HIGH - BOTTOM + 16, v);
     }
-    text_add(t, "<text x='%d' y='%d' text-anchor='end'>step</text>\n", WIDE - RIGHT, HIGH - 4);
+    text_add(t, "<text x='%d' y='%d' text-anchor='end'>step</text>\n", WIDE - RIGHT,
+             HIGH - 4);
 }
 
 static void curves(struct text *t, const struct series *s, int count)
 {
     struct range x = range_of(s, count, true), y = range_of(s, count, false);
-    text_add(t, "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %d %d' width='%d' "
+    text_add(t,
+             "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %d %d' width='%d' "
              "font-family='sans-serif' font-size='11'>\n<rect width='%d' height='%d' "
-             "fill='white'/>\n", WIDE, HIGH, WIDE, WIDE, HIGH);
+             "fill='white'/>\n",
+             WIDE, HIGH, WIDE, WIDE, HIGH);
     axes(t, x, y);
     for (int k = 0; k < count; k++) {
         text_add(t, "<polyline fill='none' stroke='%s' stroke-width='1.5' points='",
@@ -109,8 +114,8 @@ static void curves(struct text *t, const struct series *s, int count)
         for (int64_t i = 0; i < s[k].count; i++)
             text_add(t, "%.1f,%.1f ", place(s[k].x[i], x, LEFT, WIDE - RIGHT),
                      place(s[k].y[i], y, HIGH - BOTTOM, TOP));
-        text_add(t, "'/>\n<text x='%d' y='%d' fill='%s'>%s</text>\n", LEFT + 10 + 150 * k,
-                 HIGH - 4, s[k].colour, s[k].label);
+        text_add(t, "'/>\n<text x='%d' y='%d' fill='%s'>%s</text>\n",
+                 LEFT + 10 + 150 * k, HIGH - 4, s[k].colour, s[k].label);
     }
     text_add(t, "</svg>\n");
 }
@@ -134,7 +139,8 @@ static void base64(struct text *t, struct bytes b)
         "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     const uint8_t *at = (const uint8_t *)b.at;
     for (int64_t i = 0; i < b.size; i += 3) {
-        uint32_t x = (uint32_t)at[i] << 16 | (i + 1 < b.size ? (uint32_t)at[i + 1] << 8 : 0) |
+        uint32_t x = (uint32_t)at[i] << 16 |
+                     (i + 1 < b.size ? (uint32_t)at[i + 1] << 8 : 0) |
                      (i + 2 < b.size ? at[i + 2] : 0);
         char four[4] = {code[x >> 18], code[x >> 12 & 63],
                         i + 1 < b.size ? code[x >> 6 & 63] : '=',
@@ -160,16 +166,20 @@ static void figures(struct text *t, const struct run_lines *l)
 {
     double slots = sum_of(l, "slots"), useful = sum_of(l, "useful_tokens");
     double seconds = sum_of(l, "step_ms") / 1e3;
-    const struct { const char *name; double value; const char *unit; } row[] = {
-        {"steps", last_of(l, "step"), ""}, {"loss of the last step", last_of(l, "loss"), "nats"},
+    const struct { const char *name; double value; const char *unit;
+    } row[] = {
+        {"steps", last_of(l, "step"), ""},
+        {"loss of the last step", last_of(l, "loss"), "nats"},
         {"useful tokens per second", seconds > 0 ? useful / seconds : 0, ""},
         {"supervised tokens per second",
          seconds > 0 ? sum_of(l, "supervised_tokens") / seconds : 0, ""},
         {"images per second", seconds > 0 ? sum_of(l, "images") / seconds : 0, ""},
         {"slots in use", slots > 0 ? 100 * useful / slots : 0, "%"},
-        {"useful tokens", useful, ""}, {"supervised tokens", sum_of(l, "supervised_tokens"), ""},
+        {"useful tokens", useful, ""},
+        {"supervised tokens", sum_of(l, "supervised_tokens"), ""},
         {"image tokens", sum_of(l, "image_tokens"), ""},
-        {"samples", sum_of(l, "samples"), ""}, {"images", sum_of(l, "images"), ""},
+        {"samples", sum_of(l, "samples"), ""},
+        {"images", sum_of(l, "images"), ""},
         {"mock samples", sum_of(l, "mock_samples"), ""},
         {"samples left out", sum_of(l, "dropped_samples"), ""},
         {"skipped steps", last_of(l, "skipped_steps"), ""},
@@ -179,7 +189,8 @@ static void figures(struct text *t, const struct run_lines *l)
     text_add(t, "<table>\n");
     for (int i = 0; i < COUNT(row); i++)
         text_add(t, "<tr><td>%s</td><td class='n'>%.*f %s</td></tr>\n", row[i].name,
-                 row[i].value == floor(row[i].value) ? 0 : 3, row[i].value, row[i].unit);
+                 row[i].value == floor(row[i].value) ? 0 : 3, row[i].value,
+                 row[i].unit);
     text_add(t, "</table>\n");
 }
 
@@ -225,8 +236,11 @@ static bool samples_add(struct arena *a, struct text *t, const char *run)
         }
     if (!newest || !lines_read(a, path_join(a, folder, newest), &l))
         return true;
-    text_add(t, "<h2>Answers at step %" PRId64 "</h2><p>Above: the model's (green where it "
-             "equals the data); below: the data's.</p>\n", step);
+    text_add(t,
+             "<h2>Answers at step %" PRId64
+             "</h2><p>Above: the model's (green where it "
+             "equals the data); below: the data's.</p>\n",
+             step);
     for (int64_t i = 0; i < l.count; i++)
         sample_add(a, t, l.line[i]);
     lines_free(&l);
@@ -237,11 +251,13 @@ static void head(struct text *t, const char *run)
 {
     text_add(t, "<!doctype html><html><head><meta charset='utf-8'><title>");
     escaped(t, run);
-    text_add(t, "</title><style>body{font:15px/1.4 sans-serif;max-width:760px;margin:2em "
-             "auto}td{padding:1px 12px 1px 0}.n{text-align:right}.s{display:inline-block;"
-             "width:170px;vertical-align:top;margin:6px;font-size:13px}.s img{max-width:160px;"
-             "max-height:120px}.s p{margin:2px 0}.same{color:#070}.other{color:#a40}pre{"
-             "background:#f4f4f4;padding:8px;overflow:auto}</style></head><body><h1>");
+    text_add(
+        t, "</title><style>body{font:15px/1.4 sans-serif;max-width:760px;margin:2em "
+           "auto}td{padding:1px 12px 1px 0}.n{text-align:right}.s{display:inline-block;"
+           "width:170px;vertical-align:top;margin:6px;font-size:13px}.s "
+           "img{max-width:160px;"
+           "max-height:120px}.s p{margin:2px 0}.same{color:#070}.other{color:#a40}pre{"
+           "background:#f4f4f4;padding:8px;overflow:auto}</style></head><body><h1>");
     escaped(t, run);
     text_add(t, "</h1>\n");
 }

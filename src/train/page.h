@@ -1,11 +1,12 @@
-/* page.h - a run as one self-contained HTML page: curves, books, samples with images. */
+/* page.h - a run as one self-contained HTML page: curves, books, samples with images.
+ */
 #ifndef TRAIN_PAGE_H
 #define TRAIN_PAGE_H
 
 #include "base/arena.h"
 
-/* Reads RUN/metrics.jsonl, recipe.yaml and the newest samples; writes RUN/report.html and
- * RUN/loss.svg.  Fails (usage) where RUN holds no metrics. */
+/* Reads RUN/metrics.jsonl, recipe.yaml and the newest samples; writes RUN/report.html
+ * and RUN/loss.svg.  Fails (usage) where RUN holds no metrics. */
 MUST_USE bool page_write(const char *run);
 
 #endif

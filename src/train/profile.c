@@ -123,13 +123,15 @@ static bool step_measure(struct profiler *t, int64_t step, bool counts)
     double fetched = clock_seconds();
     waited = loader_wait_seconds(t->loader) - waited;
     for (int i = 0; i < s->plan->mbs; i++)
-        feed_row(&t->feed[i], s->machine, &s->model, i, t->row[i], (double)sum.supervised,
-                 (double)ledger_useful(&sum), s->router_bias, NULL);
+        feed_row(&t->feed[i], s->machine, &s->model, i, t->row[i],
+                 (double)sum.supervised, (double)ledger_useful(&sum), s->router_bias,
+                 NULL);
     at = clock_seconds();
     if (!machine_step(s->machine))
         return false;
     done = clock_seconds();
-    optimizer_step(s->recipe, &s->model, s->machine, s->ops, &s->stream, step, step - 1);
+    optimizer_step(s->recipe, &s->model, s->machine, s->ops, &s->stream, step,
+                   step - 1);
     double end = clock_seconds();
     if (!counts)
         return true;
@@ -185,7 +187,8 @@ static bool decode_measure(struct profiler *t)
     return ok;
 }
 
-static bool measure(struct profiler *t, int64_t warmup, int64_t steps, const char *trace)
+static bool measure(struct profiler *t, int64_t warmup, int64_t steps,
+                    const char *trace)
 {
     struct session *s = &t->s;
     t->feed = NEW(&s->arena, struct feed, s->plan->mbs);
@@ -213,8 +216,8 @@ bool profile_run(struct arena *a, const struct recipe *r, int64_t warmup, int64_
 {
     struct profiler t = {.out = out, .a = a};
     *out = (struct profile){.row = NEW(a, struct profile_row, ROWS_MOST)};
-    bool ok = session_open(&t.s, r, true) && session_data(&t.s) && session_machine(&t.s) &&
-              measure(&t, warmup, steps, trace);
+    bool ok = session_open(&t.s, r, true) && session_data(&t.s) &&
+              session_machine(&t.s) && measure(&t, warmup, steps, trace);
     if (t.loader)
         loader_close(t.loader);
     session_close(&t.s);
@@ -242,12 +245,13 @@ static bool first_of(const struct profile *p, int64_t i)
 
 void profile_print(const struct profile *p, struct text *t)
 {
-    text_add(t, "step %.2f ms over %lld steps, %.0f useful tokens/s; rows cover %.1f%%; "
+    text_add(t,
+             "step %.2f ms over %lld steps, %.0f useful tokens/s; rows cover %.1f%%; "
              "decoding and packing a step's rows takes %.2f ms of one core\n\n",
              p->step_ms, (long long)p->steps, p->useful_tokens_per_s, 100 * p->covered,
              p->decode_ms);
-    text_add(t, "%-28s%10s%8s%10s%10s%10s%8s\n", "component / segment", "ms", "%", "forward",
-             "backward", "weight", "steps");
+    text_add(t, "%-28s%10s%8s%10s%10s%10s%8s\n", "component / segment", "ms", "%",
+             "forward", "backward", "weight", "steps");
     for (int64_t i = 0; i < p->nrow; i++) {
         const char *component = p->row[i].component;
         if (!first_of(p, i))
@@ -257,8 +261,8 @@ void profile_print(const struct profile *p, struct text *t)
         for (int64_t k = i; k < p->nrow; k++) {
             const struct profile_row *r = &p->row[k];
             if (!strcmp(r->component, component))
-                text_add(t, "  %-26s%10.2f%8.1f%10.2f%10.2f%10.2f%8lld\n", r->segment, r->ms,
-                         100 * r->ms / p->step_ms, r->forward_ms, r->backward_ms,
+                text_add(t, "  %-26s%10.2f%8.1f%10.2f%10.2f%10.2f%8lld\n", r->segment,
+                         r->ms, 100 * r->ms / p->step_ms, r->forward_ms, r->backward_ms,
                          r->weight_ms, (long long)r->steps);
         }
     }

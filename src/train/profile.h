@@ -3,7 +3,8 @@
  * Components are those of the segments (vision, projector, embedding, attention, mlp,
  * router, experts, head), data wait, load (batch to device), state, optimizer, host
  * (binding) and idle.  A moment of the plan belongs to the compute lane if that works,
- * else to the first other lane that does, else to idle; so the rows add up to the step. */
+ * else to the first other lane that does, else to idle; so the rows add up to the step.
+ */
 #ifndef TRAIN_PROFILE_H
 #define TRAIN_PROFILE_H
 
@@ -19,14 +20,14 @@ struct profile {
     int64_t steps;                      /* training steps measured */
     double step_ms;
     double covered;                     /* share of step_ms the rows account for */
-    double decode_ms;                   /* reading, decoding and packing of one step's rows,
-                                         * measured alone, without workers */
+    double decode_ms; /* reading, decoding and packing of one step's rows,
+                       * measured alone, without workers */
     double useful_tokens_per_s;
     int64_t nrow;
     struct profile_row *row;            /* largest first */
 };
-/* Warms up, then measures `steps` training steps of the recipe; the weights of the model
- * folder are not touched.  `trace` NULL: no trace file. */
+/* Warms up, then measures `steps` training steps of the recipe; the weights of the
+ * model folder are not touched.  `trace` NULL: no trace file. */
 MUST_USE bool profile_run(struct arena *a, const struct recipe *r, int64_t warmup,
                           int64_t steps, const char *trace, struct profile *out);
 void profile_print(const struct profile *p, struct text *t);

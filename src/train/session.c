@@ -193,7 +193,9 @@ bool session_machine(struct session *s)
     s->stream = (struct stream){.team = s->team};
     if (!machine_make(&s->arena, s->plan, &(struct machine_options){
             .ops = s->ops, .team = s->team, .lanes = !r->device_single_lane}, &s->machine))
-        return false;
+        return fail_in("recipe: lower batch.tokens %" PRId64 " or batch.patches %"
+                       PRId64 ", set memory.recompute, or allow more memory",
+                       r->batch_tokens, r->batch_patches);
     machine_check(s->machine, r->device_check);
     if (load && !weights_load(&s->model, s->machine, r->model_path))
         return false;

@@ -147,7 +147,7 @@ static struct mesh random_mesh(void)
     for (;;) {
         static const int size[] = {1, 2, 4};
         struct layout l = {
-            .pp = 1, .dp = (int)draw(1, 4), .cp = (int)draw(1, 2), .tp = size[draw(0, 2)],
+            .dp = (int)draw(1, 4), .cp = (int)draw(1, 2), .tp = size[draw(0, 2)],
             .ep = size[draw(0, 2)], .etp = size[draw(0, 2)],
         };
         l.replicate = (int)draw(1, l.dp);
@@ -178,7 +178,7 @@ static void test_any_layout_into_any_other(void **state)
         random_unit(&u);
         struct mesh from = random_mesh(), to = random_mesh();
         unsigned inside = draw(0, 1) ? ~0u : ~ON(AXIS_REPLICATE);
-        unsigned along = draw(0, 3) ? holder_axes(u.split) & inside : 0;   /* or whole */
+        unsigned along = draw(0, 3) ? holder_axes(u.split) & inside : 0;
         int64_t atom = draw(0, 1) ? 1 : 16;
         int t = (int)draw(0, u.tensors - 1);
         struct stored old = store(&a, &from, &u, t, along, atom);
@@ -259,7 +259,8 @@ static void test_few_copies(void **state)
     assert_ok(shard_overlap(&a, old, SHARDS, &new, &copy, &n));
     assert_int_equal(n, SHARDS);
     /* other columns: at least one copy a row, and not many more */
-    struct shard wide = {0, {2, {4096, 4096}, {0, 1024}, {4096, 512}}, {0, 4096 * 512}, 0};
+    struct box other = {2, {4096, 4096}, {0, 1024}, {4096, 512}};
+    struct shard wide = {0, other, {0, box_count(&other)}, 0};
     double start = clock_seconds();
     assert_ok(shard_overlap(&a, old, SHARDS, &wide, &copy, &n));
     assert_in_range(n, 4096, 4096 + SHARDS);

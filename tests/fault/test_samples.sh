@@ -1,0 +1,115 @@
+#!/usr/bin/env bash
+# test_samples.sh - samples that cannot be used and gradients that are not finite: left out
+# or skipped, counted and named, and a run that goes wrong for good stops with its code.
+source tests/train/tiny/tiny.sh
+tiny_setup
+rm -r "$tiny/data"
+tiny_data "$tiny/data" 12
+metrics() { echo "$tiny/runs/$1/metrics.jsonl"; }
+sum() { metric "$(metrics "$1")" "$2" | awk '{ n += $1 } END { print n + 0 }'; }
+
+# expected CODE NAME CODE-GOT TEXT...
+expected() {
+    local want=$1 name=$2 got=$3 text
+    shift 3
+    [ "$got" -eq "$want" ] ||
+        tiny_fail "$name: exit code $got, expected $want: $(tail -n 3 "$tiny/$name.log")"
+    for text; do holds "$tiny/$name.log" "$text" "$name"; done
+}
+
+# Two epochs of 12 samples, a sample a row, a row a step; in the sources' order.
+walk=(batch.rows=1 batch.samples=1 data.window=1 data.shuffle=false checkpoint.export=false)
+
+# ---- bad samples ----
+
+bad() { head -c 60 tests/data/image/rgb8.png >"$tiny/data/$1.png"; echo bad >"$tiny/data/$1.txt"; }
+bad 3-bad
+train_well one "${walk[@]}" train.steps=24 data.bad_limit=1
+[ "$(metric "$(metrics one)" bad_samples | tail -n 1)" -eq 2 ] || tiny_fail "2 bad samples are not counted"
+[ "$(sum one dropped_samples)" -eq 2 ] || tiny_fail "2 dropped samples are not counted"
+[ "$(sum one samples)" -eq 24 ] || tiny_fail "24 samples were not trained on"
+[ "$(grep -c "left out: $tiny/data/3-bad.png" "$tiny/one.log")" -eq 2 ] ||
+    tiny_fail "the bad sample is not named twice: $(cat "$tiny/one.log")"
+train stop "${walk[@]}" train.steps=24 data.bad=fail
+expected 3 stop $? "$tiny/data/3-bad.png"
+
+bad 3-bae
+bad 3-baf
+train_well three "${walk[@]}" train.steps=12 data.bad_limit=3
+train limit "${walk[@]}" train.steps=12 data.bad_limit=2
+expected 3 limit $? "3 bad samples in a row, the limit is 2" "$tiny/data/3-baf.png"
+"$vlmoe" data check "$tiny/recipe.yaml" >"$tiny/check.log" 2>&1
+expected 3 check $? "3 of 15 samples cannot be read" "bad: sample $tiny/data/3-bad.png"
+rm "$tiny"/data/3-ba?.*
+
+# ---- samples longer than a row ----
+
+printf 'word %.0s' $(seq 200) >"$tiny/data/5-long.txt"
+cp tests/data/image/base_444.jpg "$tiny/data/5-long.jpg"
+train_well drop "${walk[@]}" train.steps=12 data.too_long=drop
+[ "$(sum drop dropped_samples)" -eq 1 ] || tiny_fail "too long: $(sum drop dropped_samples) dropped"
+[ "$(metric "$(metrics drop)" bad_samples | tail -n 1)" -eq 0 ] || tiny_fail "too long is not bad"
+train_well whole "${walk[@]}" train.steps=12 data.too_long=shrink
+[ "$(sum whole dropped_samples)" -eq 1 ] || tiny_fail "text cannot be shrunk, yet it was not dropped"
+train error "${walk[@]}" train.steps=12 data.too_long=error
+expected 3 error $? "$tiny/data/5-long.jpg" "too long" "a row holds 96 tokens"
+echo "A picture." >"$tiny/data/5-long.txt"
+# exif*.jpg are 64 x 32 pixels, 32 patches; a row of 20 makes them give.
+small=("${walk[@]}" train.steps=13 batch.patches=20)
+train_well shrink "${small[@]}" data.too_long=shrink
+[ "$(sum shrink shrunk_samples)" -ge 1 ] || tiny_fail "no image was shrunk"
+[ "$(sum shrink dropped_samples)" -eq 0 ] || tiny_fail "shrinking dropped samples"
+train_well cut "${small[@]}" data.too_long=drop train.steps=6
+[ "$(sum cut shrunk_samples)" -eq 0 ] || tiny_fail "drop shrank an image"
+rm "$tiny"/data/5-long.*
+
+# ---- a poisoned weight: one token's embedding, met in one sample of twelve ----
+
+odd='~'                             # in no other caption
+cp tests/data/image/exif1.jpg "$tiny/data/7-odd.jpg"
+echo "$odd$odd$odd" >"$tiny/data/7-odd.txt"
+train_well start train.steps=1
+model=$tiny/runs/start/model
+id=$("$vlmoe" data sample "$tiny/recipe.yaml" -n 40 2>/dev/null |
+    awk -v name="-- $tiny/data/7-odd.jpg" '$0 == name { on = 1; next } /^-- |^row/ { on = 0 }
+        on && $2 ~ /^~/ { print $3; exit }')
+[ -n "$id" ] || tiny_fail "the odd token was not found"
+file=$model/model.safetensors
+size=$(od -An -tu8 -N8 "$file" | tr -d ' ')
+from=$(head -c $((size + 8)) "$file" |
+    grep -aoE '"model.language_model.embed_tokens.weight":\{[^}]*\[[0-9]+,' | grep -oE '[0-9]+,$' | tr -d ,)
+printf '\000\000\300\177' |             # a float that is not a number
+    dd of="$file" bs=1 seek=$((8 + size + from + id * 32 * 4)) conv=notrunc 2>/dev/null
+
+train_well poison "${walk[@]}" train.steps=26 model.path="$model"
+skipped=$(metric "$(metrics poison)" skipped_steps | tail -n 1)
+[ "$skipped" -eq 2 ] || tiny_fail "$skipped steps were skipped, expected 2"
+[ "$(metric "$(metrics poison)" grad_norm | grep -c null)" -eq 2 ] ||
+    tiny_fail "norms of skipped steps are not null"
+[ "$(metric "$(metrics poison)" loss | grep -c null)" -eq 2 ] ||
+    tiny_fail "losses of skipped steps are not null, or others are"
+[ "$(grep -c "gradients are not finite, no update; samples: $tiny/data/7-odd.jpg" "$tiny/poison.log")" -eq 2 ] ||
+    tiny_fail "the sample of the skipped step is not named: $(cat "$tiny/poison.log")"
+train_well none "${walk[@]}" train.steps=7 model.path="$model" train.nonfinite_limit=1
+train zero "${walk[@]}" train.steps=26 model.path="$model" train.nonfinite_limit=0
+expected 5 zero $? "7-odd.jpg" "train.nonfinite_limit = 0"
+
+# Every step: the run stops after the limit, and says so.
+train always model.path="$model" data.sources.0.match='7-odd*' train.steps=20
+expected 5 always $? "not finite in 4 steps in a row" "train.nonfinite_limit = 3" "7-odd.jpg"
+[ "$(wc -l <"$(metrics always)")" -eq 3 ] || tiny_fail "always: $(wc -l <"$(metrics always)") lines of metrics"
+
+# Check mode names the step of the plan that made the first one.
+train found device.check=true model.path="$model" data.sources.0.match='7-odd*' train.steps=3
+expected 5 found $? "compute forward" "embedding" "not finite"
+train_well clean device.check=true data.sources.0.match='[1-6]-*' train.steps=3
+train_well unchecked data.sources.0.match='[1-6]-*' train.steps=3
+same_metrics unchecked clean
+
+# A rate far too high: skipped or not, nothing but numbers and null reaches the record.
+train wild optim.lr=10 optim.clip=0 train.steps=20 optim.warmup=0 checkpoint.export=false
+code=$?
+[ $code -eq 0 ] || [ $code -eq 5 ] || tiny_fail "wild: exit code $code"
+grep -qiE ':-?(nan|inf)' "$(metrics wild)" && tiny_fail "wild: metrics that are no JSON"
+
+tiny_end

@@ -1,0 +1,183 @@
+#!/usr/bin/env bash
+# test_commands.sh - every command once, and its numbers against each other's.
+source tests/train/tiny/tiny.sh
+tiny_setup
+out=$tiny/out
+
+# works COMMAND...: into $out, and it must succeed
+works() {
+    "$vlmoe" "$@" >"$out" 2>"$tiny/error" && return
+    tiny_fail "vlmoe $*: exit code $?: $(tail -n 3 "$tiny/error")"
+    return 1
+}
+# equal WHAT A B
+equal() { [ "$2" = "$3" ] && [ -n "$2" ] || tiny_fail "$1: '$2', expected '$3'"; }
+# true_that WHAT EXPRESSION
+true_that() { awk "BEGIN { exit !($2) }" || tiny_fail "$1: $2 does not hold"; }
+# number LABEL: the first number behind it in $out
+number() { sed -nE "s/.*$1 *([0-9.]+).*/\1/p" "$out" | head -n 1; }
+
+train_well run train.steps=4 data.hold_out=5 checkpoint.every=2 sample.every=4 sample.count=2 \
+    sample.tokens=8 eval.every=4 eval.rows=100 report.trace_step=3 report.tensorboard=true
+run=$tiny/runs/run
+model=$run/model
+first() { head -n 1 "$run/metrics.jsonl" | metric /dev/stdin "$1"; }
+last() { tail -n 1 "$run/metrics.jsonl" | metric /dev/stdin "$1"; }
+held=(data.hold_out=5)
+
+# ---- data sample: slots add up, and are those that training books ----
+
+works data sample "$tiny/recipe.yaml" -n 3 "${held[@]}"
+awk '
+    function row_end() {
+        if (!rows) return
+        if (weights != supervised || pads != image || tokens != slots - padding)
+            print "row " rows ": " weights " weights, " pads " image tokens, " tokens " tokens"
+    }
+    /^row / {
+        row_end()
+        for (i = 1; i <= NF; i++) {
+            if ($i == "supervised") supervised = $(i - 1)
+            if ($i == "context") context = $(i - 1)
+            if ($i == "image") image = $(i - 1)
+            if ($i == "padding") padding = $(i - 1)
+            if ($i == "slots;") slots = $(i - 1)
+        }
+        if (supervised + context + image + padding != slots) print "the sum is not " slots
+        rows++; weights = pads = tokens = 0; scored = -1
+        all[1] += slots; all[2] += supervised; all[3] += image
+        next
+    }
+    /^ place/ { next }
+    /^-- / { begins = 1; scored = -1; samples++; next }
+    rows {
+        n = NF                          # from the right: a piece may hold blanks
+        if ($n !~ /,/) n--
+        position = $n; sub(/;/, "", position)
+        if (n < NF) pads++
+        input = $(n - 3); target = $(n - 2); weight = $(n - 1)
+        if (begins && (position != "0,0,0" || $1 != 0)) print "a sample begins at " position
+        if (scored >= 0 && input != scored) print "target " scored " but next input " input
+        if ((weight == 1) != (target >= 0)) print "weight " weight " of target " target
+        scored = weight ? target : -1
+        tokens++; weights += weight; begins = 0
+    }
+    END { row_end(); print "sums", all[1], all[2], all[3], samples }
+' "$out" >"$tiny/sums"
+equal "data sample" "$(cat "$tiny/sums")" \
+    "sums $(first slots) $(first supervised_tokens) $(first image_tokens) $(first samples)"
+
+# ---- data check, data pack: the same counts from a folder and from its shards ----
+
+works data check "$tiny/recipe.yaml" && cp "$out" "$tiny/folder"
+equal "data check: samples" "$(number '^samples')" 64
+equal "data check: images" "$(number '^images')" 64
+works data pack "$tiny/data" "$tiny/shards" --format folder
+holds "$out" "64 samples, 64 images"
+works data check "$tiny/recipe.yaml" data.sources.0.path="$tiny/shards" data.sources.0.format=webdataset
+cmp -s "$tiny/folder" "$out" || tiny_fail "shards and folder differ: $(diff "$tiny/folder" "$out")"
+tokens=$(sed -nE 's/^tokens +([0-9]+)$/\1/p' "$tiny/folder")
+train_well epoch train.steps=1 batch.tokens=4096 batch.patches=4096 batch.samples=64 \
+    batch.images=64 batch.rows=1 data.window=64 checkpoint.export=false
+equal "an epoch in a row" "$(metric "$tiny/runs/epoch/metrics.jsonl" useful_tokens)" "$tokens"
+equal "its supervised tokens" "$(metric "$tiny/runs/epoch/metrics.jsonl" supervised_tokens)" \
+    "$(sed -nE 's/^supervised tokens +([0-9]+)$/\1/p' "$tiny/folder")"
+
+# ---- data image ----
+
+works data image tests/data/image/base_444.jpg tests/data/image/one_pixel.jpg --out "$tiny/i.safetensors"
+holds "$out" "base_444.jpg: 37x29 pixels -> grid 20x16 patches, 80 tokens"
+holds "$out" "one_pixel.jpg: 1x1 pixels -> grid 16x16 patches, 64 tokens"
+header=$(od -An -tu8 -N8 "$tiny/i.safetensors" | tr -d ' ')
+equal "data image --out: bytes" "$(wc -c <"$tiny/i.safetensors")" \
+    $((8 + header + 4 * (320 + 256) * 3 * 2 * 16 * 16 + 8 * 2 * 3))
+
+# ---- plan: its bytes are the run's, its parameters the exported model's ----
+
+works plan "$tiny/recipe.yaml"
+holds "$out" "fits: "
+equal "plan and run: bytes" "$(number 'allocated: device')" "$(last peak_bytes)"
+parameters=$(number '^all')
+header=$(od -An -tu8 -N8 "$model/model.safetensors" | tr -d ' ')
+equal "parameters" "$(wc -c <"$model/model.safetensors")" $((8 + header + 4 * parameters))
+works plan "$tiny/recipe.yaml" --explain
+true_that "plan --explain" "$(wc -l <"$out") > 500"
+
+# ---- eval: the run's own held-out loss; packed rows equal samples alone ----
+
+works eval "$tiny/recipe.yaml" --model "$model" "${held[@]}" eval.rows=100 --samples 0
+equal "eval and run" "$(number '^loss')" "$(printf %.6f "$(last eval_loss)")"
+packed=$(number '^loss') supervised=$(number 'supervised tokens') rows=$(number rows)
+works eval "$tiny/recipe.yaml" --model "$model" "${held[@]}" eval.rows=100 --samples 2 batch.samples=1
+equal "alone: supervised tokens" "$(number 'supervised tokens')" "$supervised"
+true_that "alone: rows" "$(number rows) == 12 && $rows <= 6"
+true_that "packed loss is the loss alone" "($packed - $(number '^loss'))^2 < ($packed * 1e-5)^2"
+holds "$out" "exact 0 of 2"
+works eval "$tiny/recipe.yaml" --model "$model" "${held[@]}" eval.rows=1 --samples 0 \
+    batch.tokens=1024 batch.patches=1024 batch.samples=64 batch.images=64
+true_that "one row holds all of it" "$(number 'samples') == 12 && $(number rows) == 1"
+true_that "one row has the same loss" "($packed - $(number '^loss'))^2 < ($packed * 1e-5)^2"
+
+# ---- generate: the run's own samples ----
+
+sample() { sed -nE "1s/.*\"$1\":\"([^\"]*)\".*/\1/p" "$run/samples/step-4.jsonl"; }
+works generate "$model" --image "$(sample name)" --prompt "What is this?" --tokens 8 \
+    data.min_pixels=256 data.max_pixels=4096
+equal "generate and run" "$(cat "$out")" "$(sample model)"
+works generate "$model" --prompt "Say it." --tokens 3
+
+# ---- convert: a state gives the exported bytes; there and back ----
+
+works convert "$run/checkpoints/step-4" "$tiny/from_state"
+cmp "$model/model.safetensors" "$tiny/from_state/model.safetensors" || tiny_fail "convert of a state"
+works convert "$model" "$tiny/copy"
+cmp "$model/model.safetensors" "$tiny/copy/model.safetensors" || tiny_fail "convert of a model"
+works convert "$model" "$tiny/half" --dtype bf16
+header=$(od -An -tu8 -N8 "$tiny/half/model.safetensors" | tr -d ' ')
+equal "bf16 bytes" "$(wc -c <"$tiny/half/model.safetensors")" $((8 + header + 2 * parameters))
+works convert "$tiny/half" "$tiny/half2" && cmp "$tiny/half/model.safetensors" "$tiny/half2/model.safetensors" ||
+    tiny_fail "bf16 does not survive"
+works eval "$tiny/recipe.yaml" --model "$tiny/half" "${held[@]}" eval.rows=100 --samples 0
+true_that "bf16 loss" "($packed - $(number '^loss'))^2 < 0.01^2"
+diff -r -x model.safetensors "$model" "$tiny/copy" >/dev/null || tiny_fail "convert lost files"
+
+# ---- profile: its rows cover the step ----
+
+works profile "$tiny/recipe.yaml" --steps 3 --warmup 1 --trace "$tiny/trace.json"
+true_that "profile coverage" "$(number cover) >= 98 && $(number cover) <= 102"
+share=$(awk '/^[a-z]/ && $NF ~ /^[0-9.]+$/ && $(NF - 1) ~ /^[0-9.]+$/ { n += $NF } END { print n }' "$out")
+true_that "profile shares add up" "$share > 97 && $share < 103"
+for part in "data wait" vision projector attention router experts head optimizer; do
+    grep -q "^$part " "$out" || tiny_fail "profile: no row '$part'"
+done
+
+# ---- what a run leaves ----
+
+for trace in "$tiny/trace.json" "$run/trace.json"; do
+    head -c 20 "$trace" | grep -q '^{"displayTimeUnit"' && tail -c 4 "$trace" | grep -q '}' ||
+        tiny_fail "$trace is no trace"
+done
+works report "$run"
+for word in '<html' '</html>' '<svg'; do holds "$run/report.html" "$word"; done
+grep -qE '(src|href)="https?:' "$run/report.html" && tiny_fail "the report links outside"
+[ -s "$run/loss.svg" ] && [ -s "$run/plan.txt" ] || tiny_fail "loss.svg or plan.txt is missing"
+find "$run/events" -type f -size +100c | grep -q . || tiny_fail "no TensorBoard events"
+"$vlmoe" train "$run/recipe.yaml" run.name=again >"$out" 2>&1 ||
+    tiny_fail "the resolved recipe does not train: $(tail -n 2 "$out")"
+same_metrics run again
+same_model run again
+
+# ---- help ----
+
+works doctor
+for word in devices libraries limits openblas; do holds "$out" "$word" doctor; done
+works --help
+commands=$(sed -nE 's/^  ([a-z]+) .*/\1/p' "$out")
+true_that "commands" "$(wc -w <<<"$commands") >= 10"
+for name in $commands; do
+    works "$name" --help
+    holds "$out" "usage: vlmoe $name" "$name --help"
+    holds "$out" "example: vlmoe $name" "$name --help"
+done
+
+tiny_end
