@@ -98,7 +98,7 @@ struct family {
     int64_t first, count;               /* its entries of `have` */
 };
 
-/* What a shard has to give: stretches of one family ascend and do not overlap. */
+/* What a shard has to give; both ends ascend within a family. */
 struct have { int64_t from, to, shard; };
 
 struct search {
@@ -165,9 +165,8 @@ static struct search search_make(struct arena *a, const struct shard *old,
         }
         struct stretch part = sorted[i]->part;
         if (part.to <= covered)
-            continue;
-        s.have[haves++] = (struct have){MAX(part.from, covered), part.to,
-                                        sorted[i] - old};
+            continue;                   /* others have all of it */
+        s.have[haves++] = (struct have){part.from, part.to, sorted[i] - old};
         f->count++;
         covered = part.to;
     }

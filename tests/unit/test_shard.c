@@ -242,6 +242,47 @@ static void test_a_missing_part_is_named(void **state)
     arena_free(&a);
 }
 
+/* Old shards that overlap in any way: whatever is taken is right. */
+static void test_overlapping_shards(void **state)
+{
+    (void)state;
+    enum { OLD = 12, SIZE = 40 };
+    struct box whole = {2, {5, 8}, {0, 0}, {5, 8}};
+    int covered = 0;
+    for (int i = 0; i < 3000; i++) {
+        struct arena a = arena_make("case");
+        struct shard old[OLD];
+        bool has[SIZE] = {false};
+        for (int k = 0; k < OLD; k++) {
+            int64_t from = draw(0, SIZE);
+            int64_t to = draw(from, MIN(SIZE, from + draw(1, 30)));
+            old[k] = (struct shard){k, whole, {from, to}, draw(0, 9)};
+            for (int64_t e = from; e < to; e++)
+                has[e] = true;
+        }
+        int64_t from = draw(0, SIZE), to = draw(from, SIZE), n, at = 0, gap = from;
+        struct shard new = {0, whole, {from, to}, 0};
+        struct copy *copy;
+        while (gap < to && has[gap])
+            gap++;
+        bool ok = shard_overlap(&a, old, OLD, &new, &copy, &n);
+        assert_int_equal(ok, gap == to);
+        for (int64_t c = 0; ok && c < n; c++) {
+            const struct shard *s = &old[copy[c].shard];
+            int64_t first = copy[c].from - s->offset + s->part.from;
+            assert_int_equal(copy[c].to, at);
+            assert_int_equal(first, from + at);
+            assert_true(first >= s->part.from && first + copy[c].length <= s->part.to);
+            at += copy[c].length;
+        }
+        if (ok)
+            assert_int_equal(at, to - from);
+        covered += ok && n > 2;
+        arena_free(&a);
+    }
+    assert_true(covered > 100);
+}
+
 /* Same boxes are one copy a shard, however they are cut; a large tensor stays cheap. */
 static void test_few_copies(void **state)
 {
@@ -275,6 +316,7 @@ int main(void)
         cmocka_unit_test(test_flat),
         cmocka_unit_test(test_any_layout_into_any_other),
         cmocka_unit_test(test_a_missing_part_is_named),
+        cmocka_unit_test(test_overlapping_shards),
         cmocka_unit_test(test_few_copies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
