@@ -254,8 +254,8 @@ static void test_overlapping_shards(void **state)
         struct shard old[OLD];
         bool has[SIZE] = {false};
         for (int k = 0; k < OLD; k++) {
-            int64_t from = draw(0, SIZE);
-            int64_t to = draw(from, MIN(SIZE, from + draw(1, 30)));
+            int64_t from = draw(0, SIZE), most = from + draw(1, 30);
+            int64_t to = draw(from, MIN(SIZE, most));
             old[k] = (struct shard){k, whole, {from, to}, draw(0, 9)};
             for (int64_t e = from; e < to; e++)
                 has[e] = true;
