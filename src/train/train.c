@@ -52,15 +52,6 @@ static void left_out_log(const struct trainer *t)
         log_warn("data", "%s left out: %s", gone[i].name, gone[i].why);
 }
 
-/* Why samples are missing from the newest row. */
-static void left_out_tell(const struct loader *l)
-{
-    struct left_out left[4];
-    int count = loader_left_out(l, left, COUNT(left));
-    for (int i = 0; i < count; i++)
-        log_warn("data", "left out: %s: %s", left[i].name, left[i].why);
-}
-
 static bool rows_load(struct trainer *t, struct ledger *sum)
 {
     *sum = (struct ledger){0};
@@ -69,7 +60,6 @@ static bool rows_load(struct trainer *t, struct ledger *sum)
         if (!loader_next(t->loader, &t->row[i], &end))
             return false;
         REQUIRE(!end);                  /* training data goes on, epoch after epoch */
-        left_out_tell(t->loader);
         left_out_log(t);
         if (!ledger_check(&t->row[i]->ledger))
             BUG("%s", fail_message());
