@@ -49,7 +49,7 @@ static void left_out_log(const struct trainer *t)
     struct left_out gone[LEFT_OUT_SHOWN];
     int n = loader_left_out(t->loader, gone, COUNT(gone));
     for (int i = 0; i < n; i++)
-        log_warn("data", "%s left out: %s", gone[i].name, gone[i].why);
+        log_warn("data", "left out: %s: %s", gone[i].name, gone[i].why);
 }
 
 static bool rows_load(struct trainer *t, struct ledger *sum)
