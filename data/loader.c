@@ -174,9 +174,11 @@ static bool leave_out(struct loader *l, struct ready *r, const struct item *it)
                         "%s: %s", (long long)l->at.consecutive_bad, l->o.bad_limit,
                         name, why);
     }
-    if (l->fruitless >= mix_epoch_samples(l->o.mix))
+    /* A sample that comes first in one epoch may come last in the next. */
+    int64_t epoch = mix_epoch_samples(l->o.mix);
+    if (l->fruitless >= 2 * epoch - 1)
         return fail("data: a whole epoch of %lld samples and none can be used; the "
-                    "last is %s: %s", (long long)l->fruitless, name, why);
+                    "last is %s: %s", (long long)epoch, name, why);
     return true;
 }
 

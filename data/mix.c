@@ -150,18 +150,18 @@ static bool part_check(const struct mix *m, int i)
 static void lot_fill(struct mix *m, int i, uint64_t seed)
 {
     struct arena a = arena_make("key");
-    int same = 0;
-    for (int k = 0; k < i; k++)
-        same += !strcmp(m->part[k].name, m->part[i].name);
     int64_t all = source_count(m->part[i].source);
     int64_t back = m->hold_out ? all / m->hold_out : 0;
     struct lot *l = &m->lot[i];
     l->live = m->held ? back : all - back;
-    l->key = random_key(seed, arena_text(&a, "mix %d %s", same, m->part[i].name));
+    /* By place in the list, so that data may move and twins are shuffled apart. */
+    l->key = random_key(seed, arena_text(&a, "mix %d", i));
     if (i)
         l->first_id = l[-1].first_id + source_count(m->part[i - 1].source);
     if (!l->live)
-        log_warn("data", "%s: of %lld samples none is an %d-th to hold out",
+        log_warn("data",
+                 m->held ? "%s: its %lld samples are too few to hold out one in %d"
+                         : "%s: all its %lld samples are held out, one in %d",
                  m->part[i].name, (long long)all, m->hold_out);
     arena_free(&a);
 }

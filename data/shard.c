@@ -185,7 +185,7 @@ static bool sample_make(const struct source *from, int64_t index, struct arena *
     if (!source_read(from, index, item, s))
         return false;
     *m = NEW(item, struct member, s->nimage + 1);
-    return members_make(item, s, *m) || fail_in("%s", s->name);
+    return members_make(item, s, *m) || fail_in("%s", s->name) || fail_kind(FAULT_DATA);
 }
 
 static bool samples_write(const struct source *from, struct shard *w, struct arena *run)
@@ -198,6 +198,7 @@ static bool samples_write(const struct source *from, struct shard *w, struct are
         if (sample_make(from, i, &item, &s, &m)) {
             ok = sample_write(w, run, m, s.nimage);
         } else if (w->options->skip) {
+            log_warn("data", "left out: %s", fail_message());
             if (!w->report->bad++)
                 snprintf(w->report->first_bad, sizeof w->report->first_bad, "%s",
                          fail_message());
@@ -230,9 +231,11 @@ static bool pack_into(const struct source *from, struct shard *w, struct arena *
             fail_raise(&why);
         ok = ok && ended;
     }
-    if (ok && !w->report->samples)
+    if (ok && !w->report->samples) {
         ok = fail("%s: none of %lld samples can be read: %s", folder,
                   (long long)source_count(from), w->report->first_bad);
+        fail_kind(FAULT_DATA);
+    }
     if (!ok || !folder_sync(w->folder))
         return false;
     if (rename(w->folder, folder) != 0)
@@ -244,8 +247,6 @@ bool shards_write(const struct source *from, const struct shard_options *o,
                   struct shard_report *out)
 {
     struct arena run = arena_make("pack");
-    char **name;
-    int64_t count = 0;
     *out = (struct shard_report){0};
     char *folder = arena_text(&run, "%s", o->folder);
     for (size_t n = strlen(folder); n > 1 && folder[n - 1] == '/'; n--)
@@ -254,10 +255,7 @@ bool shards_write(const struct source *from, const struct shard_options *o,
     options.folder = folder;
     struct shard w = {.options = &options, .report = out,
                       .folder = arena_text(&run, "%s.part", folder)};
-    bool ok = !folder_exists(folder) || folder_list(&run, folder, &name, &count);
-    if (ok && (count || file_exists(folder)))
-        ok = fail("%s: exists already; give a new folder", folder);
-    ok = ok && pack_into(from, &w, &run);
+    bool ok = folder_unused(folder) && pack_into(from, &w, &run);
     arena_free(&run);
-    return ok || fail_kind(FAULT_DATA);
+    return ok || fail_kind(FAULT_USAGE);        /* what was read has its own fault */
 }

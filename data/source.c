@@ -110,6 +110,8 @@ static bool guess(struct arena *a, const char *path, const char **format_name,
     }
     if (!file_exists(path))
         return fail("%s: no such file or folder", path);
+    if (image_named(path))
+        return fail("%s: is an image; give the path of the folder it is in", path);
     *why = "by the keys of its samples";
     *format_name = "auto";
     return true;

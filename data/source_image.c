@@ -164,7 +164,9 @@ bool image_source_read(struct arena *item, const struct image_source *from,
     REQUIRE(!from->path == !!from->data.at);
     *out = from->data;
     if (from->path && !file_read(item, from->path, IMAGE_BYTES, out)) {
-        fail_in("image %s", from->name);
+        const char *at = strstr(fail_message(), from->path);    /* named once here */
+        at = at ? at + strlen(from->path) : ": cannot be read";
+        fail("image %s%s", from->name, at);
         return fail_kind(FAULT_DATA);
     }
     if (out->size > 0)

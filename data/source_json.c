@@ -200,6 +200,9 @@ static const char *folder_of(struct arena *a, const char *path)
 
 static bool json_open(struct arena *a, const struct source_options *o, struct source *s)
 {
+    if (folder_exists(s->path))
+        return fail("%s: is a folder, expected a regular file: format %s is one JSON "
+                    "file (format folder: images with captions)", s->path, s->format);
     struct json *j = NEW(a, struct json, 1);
     s->state = j;
     j->dialect = dialect_named(s->format);

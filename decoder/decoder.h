@@ -16,7 +16,12 @@
  *     scale          f32 [1,1]            1 / supervised tokens of the global batch
  *   options.best:
  *     want           i32 [T]              not 0: choose a token here
- * Placing is an addition, so `input` must be -1 (a zero row) where `feature` is not. */
+ * Placing is an addition, so `input` must be -1 (a zero row) where `feature` is not.
+ *
+ * Inputs are those of the whole row on every tp and cp rank; each takes its own part.
+ * Between blocks a rank holds T / (cp tp) rows (src/layers/places.c), its gradients are
+ * its part of the sum over holders, and the loss values below are the whole row's on
+ * every tp and cp rank: to report a batch, sum them over dp alone. */
 #ifndef DECODER_DECODER_H
 #define DECODER_DECODER_H
 
@@ -24,10 +29,24 @@
 #include "layers/layers.h"
 #include "vision/vision.h"
 
+/* How tokens reach the ranks that own their experts.  No choice is ever dropped, and
+ * results differ by rounding only.
+ *  - alltoall: each choice is a row that goes to its expert's owner and comes back.
+ *  - allgather: every rank of the ep group gets all tokens and takes the rows of its
+ *    own experts; partial sums are added on the way back.  For small groups, or many
+ *    experts per token. */
+enum dispatcher { DISPATCHER_ALLTOALL, DISPATCHER_ALLGATHER, DISPATCHERS };
+extern const char *const dispatcher_name[DISPATCHERS];
+
 struct decoder_options {
     double aux_coef, z_coef;            /* router losses; 0: reported, not trained on */
     bool bias;                          /* choose experts with router_bias */
     bool loss, logits, best;            /* what to make of the last layer */
+    bool cp_ring; /* with cp: K and V go round, else are gathered */
+    enum dispatcher dispatcher;         /* with ep or etp */
+    /* Rows a rank has room for, over what it gets when all experts are chosen equally
+     * often; 0: room for the worst case, when all tokens choose its experts. */
+    double capacity;
 };
 
 struct decoder_graph {                  /* values; NONE where not asked for */
@@ -36,7 +55,13 @@ struct decoder_graph {                  /* values; NONE where not asked for */
     int router_loss;                    /* [1,1] share (aux_coef aux + z_coef z_loss) */
     int aux, z_loss;                    /* [1,1] of this row, without coefficients */
     int moe_layers;
-    int chosen[MAX_LAYERS];             /* [1,E] choices of MoE layers 0..i, summed */
+    int chosen[MAX_LAYERS];             /* [1,E] choices of MoE layers 0..i, summed; of
+                                         * this rank's tokens alone */
+    /* [1,1] MoE layers that had no room for their rows (options.capacity); NONE without
+     * ep.  Where it is not 0 on any rank, losses and gradients of all ranks are finite
+     * but mean nothing: the caller sums it over all ranks, leaves the weights alone and
+     * does the step again with more room. */
+    int overflow;
     int logits;                         /* [T,V] */
     int best, best_logit;               /* i32 [T] and [T,1] */
 };

@@ -1,8 +1,8 @@
-/* experts.c - the mixture of experts of a decoder layer, 8 segments, and its losses.
+/* experts.c - the mixture of experts of a decoder layer, and its losses.
  *
  *     z = m Wr'                               [T,E]
  *     pi, index, weight = top A of softmax(z)
- *     routed = rows of m sorted by expert     [R,D], R = T A: no capacity, none dropped
+ *     routed = rows of m sorted by expert     [R,D], R = T A, none dropped (dispatch.c)
  *     gu = routed Wgu[e]';  act = silu(g) u;  y = act Wdown[e]'
  *     mlp[t] = sum over the A of weight y     [T,D]
  *
@@ -18,7 +18,7 @@ static const struct segment router = {
 /* ---- topk: in z live bias chosen sum z2 rows, out pi index weight chosen sum z2 rows.
  * Never run again: what was chosen must stay chosen. ---- */
 
-enum { Z, LIVE, BIAS, CHOSEN_IN, SUM_IN, Z2_IN, ROWS_IN };
+enum { Z, LIVE_IN, BIAS_IN, CHOSEN_IN, SUM_IN, Z2_IN, ROWS_IN };
 enum { PI, INDEX, WEIGHT, CHOSEN, SUM, Z2, ROWS };
 
 struct topk { int moe; };               /* its row of router_bias */
@@ -26,12 +26,12 @@ struct topk { int moe; };               /* its row of router_bias */
 static void topk_forward(struct run *r)
 {
     const struct topk *a = r->attr;
-    struct tensor bias = r->in[BIAS];
+    struct tensor bias = r->in[BIAS_IN];
     if (tensor_is(bias))
         bias = tensor_reshape(tensor_rows(bias, a->moe, 1), 1, &bias.dim[1]);
-    r->ops->router(r->stream, r->in[Z], bias, r->in[LIVE], r->out[PI], r->out[INDEX],
+    r->ops->router(r->stream, r->in[Z], bias, r->in[LIVE_IN], r->out[PI], r->out[INDEX],
                    r->out[WEIGHT]);
-    r->ops->router_sums(r->stream, r->in[Z], r->out[PI], r->out[INDEX], r->in[LIVE],
+    r->ops->router_sums(r->stream, r->in[Z], r->out[PI], r->out[INDEX], r->in[LIVE_IN],
                         r->in[CHOSEN_IN], r->in[SUM_IN], r->in[Z2_IN], r->in[ROWS_IN],
                         r->out[CHOSEN], r->out[SUM], r->out[Z2], r->out[ROWS]);
 }
@@ -48,8 +48,8 @@ static void topk_backward(struct run *r)
     if (tensor_is(r->din[Z])) {
         REQUIRE(r->beta[Z] == 0);       /* its only reader */
         r->ops->router_back(r->stream, r->in[Z], r->out[PI], r->out[INDEX],
-                            r->out[WEIGHT], r->in[LIVE], r->dout[WEIGHT], r->dout[SUM],
-                            r->dout[Z2], r->din[Z]);
+                            r->out[WEIGHT], r->in[LIVE_IN], r->dout[WEIGHT],
+                            r->dout[SUM], r->dout[Z2], r->din[Z]);
     }
     pass_back(r, SUM_IN, SUM);
     pass_back(r, Z2_IN, Z2);
@@ -57,10 +57,10 @@ static void topk_backward(struct run *r)
 
 #define TOPK                                                                           \
     .name = "topk", COMPUTE("router"), .always = true, .forward = topk_forward,        \
-    .backward = topk_backward, .back_in = 1 << Z | 1 << LIVE,                          \
+    .backward = topk_backward, .back_in = 1 << Z | 1 << LIVE_IN,                       \
     .back_out = 1 << PI | 1 << INDEX | 1 << WEIGHT
 enum {
-    FIXED_IN = 1 << LIVE | 1 << BIAS | 1 << CHOSEN_IN | 1 << ROWS_IN,
+    FIXED_IN = 1 << LIVE_IN | 1 << BIAS_IN | 1 << CHOSEN_IN | 1 << ROWS_IN,
     FIXED_OUT = 1 << PI | 1 << INDEX | 1 << CHOSEN | 1 << ROWS,
 };
 
@@ -72,36 +72,6 @@ static const struct segment topk = {
 static const struct segment topk_reported = {
     TOPK, .no_grad_in = FIXED_IN | 1 << SUM_IN | 1 << Z2_IN,
     .no_grad_out = FIXED_OUT | 1 << SUM | 1 << Z2,
-};
-
-/* ---- sort: in index, out place source slot bound ---- */
-
-static void sort_forward(struct run *r)
-{
-    r->ops->sort_rows(r->stream, r->in[0], (int)r->out[3].dim[0] - 1, r->out[0],
-                      r->out[1], r->out[2], r->out[3]);
-}
-
-static const struct segment sort = {
-    .name = "sort", COMPUTE("router"), .always = true,
-    .no_grad_in = 1, .no_grad_out = 15, .forward = sort_forward,
-};
-
-/* ---- dispatch: in m source place, out routed ---- */
-
-static void dispatch_forward(struct run *r)
-{
-    r->ops->take(r->stream, r->in[1], r->in[0], 0, r->out[0]);
-}
-
-static void dispatch_backward(struct run *r)
-{
-    r->ops->gather_sum(r->stream, r->in[2], r->dout[0], r->beta[0], r->din[0]);
-}
-
-static const struct segment dispatch = {
-    .name = "dispatch", COMPUTE("experts"), .no_grad_in = 6, .back_in = 4,
-    .forward = dispatch_forward, .backward = dispatch_backward,
 };
 
 /* ---- expert products: in x bound, out y, weight [E,N,D] ---- */
@@ -148,26 +118,6 @@ static int grouped_record(struct graph *g, const struct segment *kind, const cha
     return y;
 }
 
-/* ---- combine: in y weight place source slot, out mlp ---- */
-
-static void combine_forward(struct run *r)
-{
-    r->ops->combine(r->stream, r->in[0], r->in[2], r->in[1], r->out[0]);
-}
-
-static void combine_backward(struct run *r)
-{
-    for (int i = 0; i < 2; i++)         /* each one's only reader */
-        REQUIRE(!tensor_is(r->din[i]) || r->beta[i] == 0);
-    r->ops->combine_back(r->stream, r->in[0], r->in[2], r->in[1], r->in[3], r->in[4],
-                         r->dout[0], r->din[0], r->din[1]);
-}
-
-static const struct segment combine = {
-    .name = "combine", COMPUTE("experts"), .no_grad_in = 28, .back_in = 31,
-    .forward = combine_forward, .backward = combine_backward,
-};
-
 int decoder_experts(const struct decoder_layer *l, int moe, int m, int live, int bias,
                     struct router_sums *sums)
 {
@@ -175,17 +125,21 @@ int decoder_experts(const struct decoder_layer *l, int moe, int m, int live, int
     struct graph *g = l->scope.g;
     int layer = g->layers - 1;
     int64_t T = g->value[m].dim[0], D = c->width, E = c->experts, A = c->active,
-            F = c->expert_hidden, R = T * A;
+            F = c->expert_hidden;
     struct scope s = l->scope;
     s.unit = graph_unit(g, "router", layer, PART_ROUTER, 0, false);
     int w_router = param_matrix(&s, "mlp.gate.weight", E, D, -1);
-    int unit = graph_unit(g, "experts", layer, PART_EXPERTS, 0, true);
+    int unit = graph_unit(g, "experts", layer, PART_EXPERTS,
+                          ON(AXIS_EP) | ON(AXIS_ETP), true);
     struct param p = {.ndim = 3, .transposed = true, .decay = true,
+                      .on = {ON(AXIS_EP), ON(AXIS_ETP), 0}, .fused = {1, 2, 1},
                       .initial = INITIAL_NORMAL, .deviation = s.deviation};
     p.name = arena_text(g->arena, "%s.mlp.experts.gate_up_proj", s.prefix);
     memcpy(p.dim, (int64_t[]){E, D, 2 * F}, 3 * sizeof *p.dim);
     int w_up = graph_param(g, unit, p);
     p.name = arena_text(g->arena, "%s.mlp.experts.down_proj", s.prefix);
+    memcpy(p.on, (unsigned[]){ON(AXIS_EP), 0, ON(AXIS_ETP)}, sizeof p.on);
+    p.fused[1] = 1;
     memcpy(p.dim, (int64_t[]){E, F, D}, 3 * sizeof *p.dim);
     int w_down = graph_param(g, unit, p);
 
@@ -196,7 +150,7 @@ int decoder_experts(const struct decoder_layer *l, int moe, int m, int live, int
     struct router_sums next = {
         graph_value(g, "chosen", layer, 1, E), graph_value(g, "sum", layer, 1, E),
         graph_value(g, "z2", layer, 1, 1), graph_value(g, "rows", layer, 1, 1),
-        sums->trained,
+        sums->trained, sums->overflow,
     };
     graph_node(g, sums->trained ? &topk : &topk_reported, layer,
                LIST(z, live, bias, sums->chosen, sums->sum, sums->z2, sums->rows),
@@ -204,22 +158,11 @@ int decoder_experts(const struct decoder_layer *l, int moe, int m, int live, int
                EMPTY, graph_attr(g, &(struct topk){moe}, sizeof(struct topk)), 0);
     *sums = next;
 
-    int place = graph_value_of(g, "place", layer, DTYPE_I32, 2, (int64_t[]){T, A});
-    int source = graph_value_of(g, "source", layer, DTYPE_I32, 1, (int64_t[]){R});
-    int slot = graph_value_of(g, "slot", layer, DTYPE_I32, 1, (int64_t[]){R});
-    int bound = graph_value_of(g, "bound", layer, DTYPE_I32, 1, (int64_t[]){E + 1});
-    graph_node(g, &sort, layer, LIST(index), LIST(place, source, slot, bound), EMPTY,
-               NULL, 0);
-    int routed = graph_value(g, "routed", layer, R, D);
-    graph_node(g, &dispatch, layer, LIST(m, source, place), LIST(routed), EMPTY, NULL,
-               0);
-    int gu = grouped_record(g, &expert_up, "gu", routed, bound, w_up);
+    struct dispatch d = decoder_dispatch(l, m, index, weight, &sums->overflow);
+    int gu = grouped_record(g, &expert_up, "gu", d.rows, d.bound, w_up);
     int hidden = swiglu_record(g, &act, "act", gu);
-    int y = grouped_record(g, &expert_down, "expert", hidden, bound, w_down);
-    int out = graph_value(g, "mlp", layer, T, D);
-    graph_node(g, &combine, layer, LIST(y, weight, place, source, slot), LIST(out),
-               EMPTY, NULL, 0);
-    return out;
+    int y = grouped_record(g, &expert_down, "expert", hidden, d.bound, w_down);
+    return decoder_combine(l, &d, y);
 }
 
 /* ---- router_loss: in sum z2 chosen rows share, out loss aux z_loss ---- */

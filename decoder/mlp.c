@@ -1,6 +1,14 @@
 /* mlp.c - the MLP of a dense decoder layer: down(silu(gate m) * (up m)). */
 #include "decoder/parts.h"
 
+static const struct segment gather = {
+    .name = "gather", .component = "mlp", GATHER,
+};
+
+static const struct segment scatter = {
+    .name = "scatter", .component = "mlp", SCATTER,
+};
+
 /* ---- mlp_up: in m, out gu = gate | up, weights gate up ---- */
 
 static struct tensor half(struct tensor gu, int i)
@@ -48,16 +56,19 @@ static const struct segment mlp_down = {
 
 int decoder_mlp(const struct decoder_layer *l, int m)
 {
-    const struct scope *s = &l->scope;
+    const struct scope *s = &l->divided;
     struct graph *g = s->g;
     int layer = g->layers - 1;
-    int64_t T = g->value[m].dim[0], D = l->config->width, F = l->config->hidden;
+    int64_t D = l->config->width, F = l->config->hidden;
     int w_gate = param_matrix(s, "mlp.gate_proj.weight", F, D, 0);
     int w_up = param_matrix(s, "mlp.up_proj.weight", F, D, 0);
     int w_down = param_matrix(s, "mlp.down_proj.weight", D, F, 1);
 
-    int gu = graph_value(g, "gu", layer, T, 2 * F);
+    m = gather_record(g, &gather, m);
+    int64_t T = g->value[m].dim[0], own = g->param[w_up].rows[0];
+    int gu = graph_value(g, "gu", layer, T, 2 * own);
     graph_node(g, &mlp_up, layer, LIST(m), LIST(gu), LIST(w_gate, w_up), NULL, 0);
     int hidden = swiglu_record(g, &act, "act", gu);
-    return linear_record(g, &mlp_down, "mlp", hidden, w_down, NONE);
+    return linear_scatter_record(g, &mlp_down, &scatter, NULL, "mlp", hidden, w_down,
+                                 NONE);
 }

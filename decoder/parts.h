@@ -8,6 +8,7 @@
 struct router_sums {
     int chosen, sum, z2, rows;
     bool trained;                       /* a coefficient is not 0 */
+    int overflow;                       /* not a loss: layers without room for rows */
 };
 
 /* The layer being recorded. */
@@ -15,21 +16,47 @@ struct decoder_layer {
     const struct decoder_config *config;
     int index;                          /* of the decoder's layers */
     struct scope scope;                 /* its unit "dense" */
+    struct scope divided;               /* its params that tp divides */
+    const struct decoder_options *options;
+};
+
+/* How tokens came to the experts of this rank, for the way back. */
+struct dispatch {
+    int rows, bound;                    /* [R,D] by own expert; i32 [own experts + 1] */
+    int index, weight;                  /* [T,A]: the choices that are sorted here */
+    int place, source, slot;            /* of the sorting */
+    int leave, arrive, order, undo;     /* alltoall: between ranks, see ops.meet_rows */
+    enum { ALONE, ALLGATHER, ALLTOALL } way;
+    unsigned along;                     /* axes whose tokens were gathered, */
+    int gathers;                        /* over so many ranks */
 };
 
 /* x + attention(norm(x)) */
 int decoder_attention(const struct decoder_layer *l, int x, int segment,
                       struct rotary t);
+/* The core of it over cp ranks: qk, v and o at own places, segment of the whole row. */
+int decoder_context_attention(struct graph *g, int qk, int v, int segment,
+                              const struct attention *shape, bool ring);
 /* The MLP of a dense layer: m [T,D] -> [T,D]. */
 int decoder_mlp(const struct decoder_layer *l, int m);
 /* Router and experts of MoE layer number `moe`; adds its part to the running sums. */
 int decoder_experts(const struct decoder_layer *l, int moe, int m, int live, int bias,
                     struct router_sums *sums);
+/* Tokens m [T,D] to the experts chosen for them (`overflow` stays NONE without ep), and
+ * back: what these made of the rows, y [R,D], weighed and summed a token. */
+struct dispatch decoder_dispatch(const struct decoder_layer *l, int m, int index,
+                                 int weight, int *overflow);
+int decoder_combine(const struct decoder_layer *l, const struct dispatch *d, int y);
+/* The sums of all ranks that have tokens of the row: before router_loss. */
+void decoder_sums(struct graph *g, struct router_sums *sums);
+/* The cross entropy of the whole row, from that of own places; to be reported. */
+int decoder_loss_sum(struct graph *g, int loss);
 /* aux, z and their weighted sum, from the sums over all layers. */
 void decoder_router_loss(struct graph *g, const struct router_sums *sums, int share,
                          const struct decoder_options *o, struct decoder_graph *out);
-/* The final norm's rows to what the options ask for; router_loss must be there. */
-void decoder_head(struct graph *g, const struct decoder_config *c, int x, int w,
-                  const struct decoder_options *o, struct decoder_graph *out);
+/* The final norm's rows (own places of a row of T) to what the options ask for;
+ * router_loss must be there. */
+void decoder_head(struct graph *g, const struct decoder_config *c, int64_t T, int x,
+                  int w, const struct decoder_options *o, struct decoder_graph *out);
 
 #endif

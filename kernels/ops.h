@@ -34,6 +34,10 @@ struct rope_shape {
     int section[3];                     /* M-RoPE: t, y, x; sum = K / 2 */
 };
 
+/* The places of a row that one rank holds: two runs, the second after the first (either
+ * may be empty).  Locally they lie one after the other, and are numbered from 0. */
+struct places { int64_t from[2], count[2]; };
+
 /* One step of AdamW (Loshchilov and Hutter, 2019, decoupled decay). */
 struct adamw {
     float rate, beta1, beta2, epsilon, decay;
@@ -123,6 +127,25 @@ struct ops {
                            bool causal, float scale, struct tensor dq, struct tensor dk,
                            struct tensor dv);
 
+    /* The same between some places of a row and some: row i of q is place first_q + i,
+     * row j of k and v place first_k + j, and `bound` counts places.
+     * beta 0: o and lse over these keys alone; rows that see none of them get zero o
+     * and lse -infinity (0 outside all segments).  beta 1: over these keys and those
+     * that o and lse already speak of.
+     * q* [M,H*K]  k*, v* [N,G*K]  o [M,H*K]  lse [M,H] */
+    void (*attention_part)(struct stream *s, struct tensor q, struct tensor k,
+                           struct tensor v, struct tensor bound, int64_t first_q,
+                           int64_t first_k, int heads, int groups, bool causal,
+                           float scale, float beta, struct tensor o, struct tensor lse);
+    /* What these keys add to dq, and these queries to dk and dv, when o and lse are
+     * those over all keys: dx = beta dx + ... for the three. */
+    void (*attention_part_back)(struct stream *s, struct tensor q, struct tensor k,
+                                struct tensor v, struct tensor bound, int64_t first_q,
+                                int64_t first_k, struct tensor o, struct tensor lse,
+                                struct tensor d_o, int heads, int groups, bool causal,
+                                float scale, float beta_q, struct tensor dq,
+                                float beta_kv, struct tensor dk, struct tensor dv);
+
     /* ---- activations ---- */
 
     /* y = silu(g) u               gu [T,2F] = gate | up   y [T,F] */
@@ -138,9 +161,17 @@ struct ops {
 
     /* y = a + b                   [T,D] each; y may be a */
     void (*add)(struct stream *s, struct tensor a, struct tensor b, struct tensor y);
-    /* y = beta y + alpha x        any equal shapes; y* x* */
+    /* y = beta y + alpha x        any equal shapes; y* x*; alpha 0 must not read x */
     void (*axpby)(struct stream *s, float alpha, struct tensor x, float beta,
                   struct tensor y);
+
+    /* y = x + b in every row      x, y [T,N]  b [N];  y may be x */
+    void (*bias)(struct stream *s, struct tensor x, struct tensor b, struct tensor y);
+    /* db = beta db + sum_t dy     dy* [T,N]  db [N] */
+    void (*bias_weight)(struct stream *s, struct tensor dy, float beta,
+                        struct tensor db);
+    /* y = x                       any type and equal shapes of 1-2 dims; y* x* */
+    void (*copy)(struct stream *s, struct tensor x, struct tensor y);
 
     /* ---- embeddings and placing rows ---- */
 
@@ -154,6 +185,14 @@ struct ops {
      * index i32[T]  from [M,D]  y [T,D] */
     void (*take)(struct stream *s, struct tensor index, struct tensor from, float beta,
                  struct tensor y);
+    /* y[i] = the local number of place[i], -1 if it is not among `own` (or is -1)
+     * place, y i32[N] */
+    void (*locate)(struct stream *s, struct tensor place, struct places own,
+                   struct tensor y);
+    /* y = how many of places 0 .. live - 1 are among `own`: locally, the first ones.
+     * live, y i32[1] */
+    void (*live_places)(struct stream *s, struct tensor live, struct places own,
+                        struct tensor y);
     /* Bilinear position embedding: x[p] += sum of 4 taps of table at patch p.
      * place i32 [P,4] = row, column, grid height, grid width; table [G*G,D]; y = x +
      * taps (reference/qwen3-vl-moe 4.3: align corners, f32) */
@@ -207,6 +246,26 @@ struct ops {
     void (*sort_rows)(struct stream *s, struct tensor index, int experts,
                       struct tensor place, struct tensor source, struct tensor slot,
                       struct tensor bound);
+    /* The same for the pairs of experts first .. first + e - 1 alone; others are placed
+     * nowhere.  bound i32 [e+1].  Any R: where it is not enough no pair is placed and
+     * over' = over + 1, else over' = over.  over [1,1] f32, absent: 0 */
+    void (*sort_own)(struct stream *s, struct tensor index, int first,
+                     struct tensor over, struct tensor place, struct tensor source,
+                     struct tensor slot, struct tensor bound, struct tensor over_out);
+    /* Rows of N ranks, on each sorted by expert (bounds i32 [N,E+1], a row a rank),
+     * meet at the owners: rank n has experts n e .. n e + e - 1, e = E / N.  `rank` has
+     * leave i32 [N+1]: bounds of its rows by owner;  arrive i32 [N+1]: bounds of what
+     * it gets, by sender;  order i32 [C]: which arrived row is next by expert, then
+     * sender, then the sender's order, -1 past the end;  undo i32 [C]: the inverse;
+     * bound i32 [e+1]: of the ordered rows.  Any C: where it is not enough for some
+     * owner no row leaves any rank and over' = over + 1, else over' = over (see above).
+     */
+    void (*meet_rows)(struct stream *s, struct tensor bounds, int rank,
+                      struct tensor over, struct tensor leave, struct tensor arrive,
+                      struct tensor order, struct tensor undo, struct tensor bound,
+                      struct tensor over_out);
+    /* x[r] = 0 for rows at and past the last of bound i32 [n+1]    x [R,D] */
+    void (*clear_rows)(struct stream *s, struct tensor bound, struct tensor x);
     /* dx[t] = beta dx[t] + sum_a dy[place[t,a]], a ascending    dy [R,D]  dx [T,D] */
     void (*gather_sum)(struct stream *s, struct tensor place, struct tensor dy,
                        float beta, struct tensor dx);
@@ -234,6 +293,28 @@ struct ops {
                            struct tensor target, struct tensor scale, struct tensor lse,
                            struct tensor dloss, struct tensor work, float beta_x,
                            struct tensor dx, float beta_w, struct tensor dw);
+    /* The same over ranks that share the vocabulary.  What the V words of one know:
+     * part[t] = lse over them, and z at the target (0 if that is another's word), of
+     * rows with target >= 0; 0 elsewhere.
+     * w [V,D]: words first .. first + V - 1  part [T,2]  others as above */
+    void (*head_part)(struct stream *s, struct tensor x, struct tensor w,
+                      struct tensor target, int64_t first, struct tensor work,
+                      struct tensor part);
+    /* dz = dpart[t,0] exp(z - lse) + dpart[t,1] onehot of rows with target >= 0;
+     * dx, dw as above. */
+    void (*head_part_back)(struct stream *s, struct tensor x, struct tensor w,
+                           struct tensor target, int64_t first, struct tensor part,
+                           struct tensor dpart, struct tensor work, float beta_x,
+                           struct tensor dx, float beta_w, struct tensor dw);
+    /* loss = scale sum_t (lse_t - z_t) over rows with target >= 0, lse and z of all
+     * words: the n shares together.    part [n*T,2], share after share  loss [1,1] */
+    void (*head_sum)(struct stream *s, struct tensor part, struct tensor target,
+                     struct tensor scale, struct tensor loss);
+    /* dpart = dloss scale (exp(lse of the share - lse), -1); 0 in rows without target.
+     * dloss [1,1] or none (= 1). */
+    void (*head_sum_back)(struct stream *s, struct tensor part, struct tensor target,
+                          struct tensor scale, struct tensor dloss,
+                          struct tensor dpart);
     /* The largest logit of rows with want[t] != 0: best i32 [T] (-1 elsewhere),
      * logit [T,1].  Greedy choice; ties take the lower id. */
     void (*head_best)(struct stream *s, struct tensor x, struct tensor w,
@@ -257,11 +338,15 @@ struct ops {
     X(rmsnorm) X(rmsnorm_back) X(rmsnorm_weight) \
     X(layernorm) X(layernorm_back) X(layernorm_weight) \
     X(rope_table) X(rope) X(attention) X(attention_back) \
+    X(attention_part) X(attention_part_back) \
     X(swiglu) X(swiglu_back) X(gelu) X(gelu_back) X(add) X(axpby) \
+    X(bias) X(bias_weight) X(copy) X(locate) X(live_places) \
     X(embed) X(embed_weight) X(take) X(interpolate) X(interpolate_weight) \
     X(router) X(router_back) X(router_sums) X(router_loss) X(router_loss_back) \
-    X(sort_rows) X(gather_sum) X(combine) X(combine_back) \
-    X(head_loss) X(head_loss_back) X(head_best) X(square_sum) X(adamw)
+    X(sort_rows) X(sort_own) X(meet_rows) X(clear_rows) \
+    X(gather_sum) X(combine) X(combine_back) \
+    X(head_loss) X(head_loss_back) X(head_part) X(head_part_back) \
+    X(head_sum) X(head_sum_back) X(head_best) X(square_sum) X(adamw)
 
 /* Bytes of the `work` tensor of the head ops, for T rows of width D and V logits. */
 int64_t head_work(int64_t T, int64_t D, int64_t V);

@@ -25,7 +25,13 @@ vlmoe=build/release/vlmoe
 
 phase "training"
 run=runs/quickstart
+trap 'echo "quickstart: stopped; run it again to go on" >&2; exit 130' INT TERM
 "$vlmoe" train recipes/quickstart.yaml "$@" run.folder=runs run.name=quickstart
+if [ ! -d "$run/model" ]; then
+    echo "quickstart: $run/model is not there: training has not reached its last step;" \
+        "run it again to go on" >&2
+    exit 1
+fi
 
 phase "captions of 100 training images"
 "$vlmoe" eval recipes/quickstart.yaml --model "$run/model" --training --samples 100 \

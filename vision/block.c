@@ -2,14 +2,28 @@
  *
  *     x = x + proj(attention(rope(qkv(LN(x)))))
  *     x = x + fc2(gelu_tanh(fc1(LN(x))))
- */
+ *
+ * Heads and hidden columns are divided over tp ranks, rows between them. */
 #include "vision/parts.h"
+
+static const struct segment gather = {
+    .name = "gather", .component = "vision", GATHER,
+};
+
+static const struct segment scatter = {
+    .name = "scatter", .component = "vision", SCATTER,
+};
+
+static const struct segment bias = {
+    .name = "bias", COMPUTE("vision"), BIAS,
+};
 
 static const struct segment norm = {
     .name = "norm", COMPUTE("vision"), LAYERNORM,
 };
 
-/* ---- qkv: in n, out qk v; one weight q | k | v of 3 Hv rows and its bias ---- */
+/* ---- qkv: in n, out qk v; one weight q | k | v of equally many rows, and its
+ * bias ---- */
 
 static struct tensor slice(struct tensor w, bool v)
 {
@@ -83,39 +97,45 @@ static const struct segment mlp_down = {
 int vision_block(struct graph *g, const struct vision_config *c, int index, int x,
                  int image, struct rotary t)
 {
-    int64_t P = g->value[x].dim[0], D = c->width, F = c->hidden;
-    int layer = graph_layer(g);
+    int64_t D = c->width, F = c->hidden;
+    int layer = graph_layer(g), heads = c->heads / graph_ways(g, false, AXIS_TP);
     struct scope s = {
         g, graph_unit(g, "block", layer, PART_VISION, 0, false),
         arena_text(g->arena, "model.visual.blocks.%d", index), VISION_DEVIATION,
     };
+    struct scope d = scope_divided(&s);
     int w_norm = param_vector(&s, "norm1.weight", D, INITIAL_ONE);
     int b_norm = param_vector(&s, "norm1.bias", D, INITIAL_ZERO);
-    int w_qkv = param_matrix(&s, "attn.qkv.weight", 3 * D, D, -1);
-    int b_qkv = param_vector(&s, "attn.qkv.bias", 3 * D, INITIAL_ZERO);
-    int w_proj = param_matrix(&s, "attn.proj.weight", D, D, -1);
+    int w_qkv = param_blocks(&d, "attn.qkv.weight", 3, 3 * D, D);
+    int b_qkv = param_vector_blocks(&d, "attn.qkv.bias", 3, 3 * D, INITIAL_ZERO);
+    int w_proj = param_matrix(&d, "attn.proj.weight", D, D, 1);
     int b_proj = param_vector(&s, "attn.proj.bias", D, INITIAL_ZERO);
     int w_mlp = param_vector(&s, "norm2.weight", D, INITIAL_ONE);
     int b_mlp = param_vector(&s, "norm2.bias", D, INITIAL_ZERO);
-    int w_up = param_matrix(&s, "mlp.linear_fc1.weight", F, D, -1);
-    int b_up = param_vector(&s, "mlp.linear_fc1.bias", F, INITIAL_ZERO);
-    int w_down = param_matrix(&s, "mlp.linear_fc2.weight", D, F, -1);
+    int w_up = param_matrix(&d, "mlp.linear_fc1.weight", F, D, 0);
+    int b_up = param_vector(&d, "mlp.linear_fc1.bias", F, INITIAL_ZERO);
+    int w_down = param_matrix(&d, "mlp.linear_fc2.weight", D, F, 1);
     int b_down = param_vector(&s, "mlp.linear_fc2.bias", D, INITIAL_ZERO);
 
     int n = layernorm_record(g, &norm, "n", x, D, w_norm, b_norm, c->eps);
-    int qk = graph_value(g, "qk", layer, P, 2 * D);
-    int v = graph_value(g, "v", layer, P, D);
+    n = gather_record(g, &gather, n);
+    int64_t P = g->value[n].dim[0], own = g->param[w_proj].rows[1];
+    int qk = graph_value(g, "qk", layer, P, 2 * own);
+    int v = graph_value(g, "v", layer, P, own);
     graph_node(g, &qkv, layer, LIST(n), LIST(qk, v), LIST(w_qkv, b_qkv), NULL, 0);
     int turned = rope_record(g, &rope, "qk_rope", qk, t);
     int o = attention_record(g, &core_attn, turned, v, image, &(struct attention){
-        .heads = c->heads, .groups = c->heads, .head_width = c->width / c->heads,
+        .heads = heads, .groups = heads, .head_width = c->width / c->heads,
     });
-    int a = linear_record(g, &attn_proj, "attn", o, w_proj, b_proj);
+    int a = linear_scatter_record(g, &attn_proj, &scatter, &bias, "attn", o, w_proj,
+                                  b_proj);
     int h = residual_record(g, &residual, "h", x, a);
 
     int m = layernorm_record(g, &mlp_norm, "m", h, D, w_mlp, b_mlp, c->eps);
+    m = gather_record(g, &gather, m);
     int up = linear_record(g, &mlp_up, "up", m, w_up, b_up);
     int hidden = gelu_record(g, &act, "act", up, false);
-    int down = linear_record(g, &mlp_down, "mlp", hidden, w_down, b_down);
+    int down = linear_scatter_record(g, &mlp_down, &scatter, &bias, "mlp", hidden,
+                                     w_down, b_down);
     return residual_record(g, &residual, "x", h, down);
 }

@@ -6,6 +6,18 @@
  * Joining moves nothing: neighbours are consecutive rows (merge order). */
 #include "vision/parts.h"
 
+static const struct segment gather = {
+    .name = "gather", .component = "projector", GATHER,
+};
+
+static const struct segment scatter = {
+    .name = "scatter", .component = "projector", SCATTER,
+};
+
+static const struct segment bias = {
+    .name = "bias", COMPUTE("projector"), BIAS,
+};
+
 static const struct segment merge_norm = {
     .name = "merge_norm", COMPUTE("projector"), LAYERNORM,
 };
@@ -35,18 +47,21 @@ int vision_merger(struct graph *g, const struct vision_config *c, int tap, int x
                 : arena_text(g->arena, "model.visual.deepstack_merger_list.%d", tap),
         VISION_DEVIATION,
     };
+    struct scope d = scope_divided(&s);
     int w_norm = param_vector(&s, "norm.weight", width, INITIAL_ONE);
     int b_norm = param_vector(&s, "norm.bias", width, INITIAL_ZERO);
-    int w_up = param_matrix(&s, "linear_fc1.weight", joined, joined, -1);
-    int b_up = param_vector(&s, "linear_fc1.bias", joined, INITIAL_ZERO);
-    int w_down = param_matrix(&s, "linear_fc2.weight", c->out, joined, -1);
+    int w_up = param_matrix(&d, "linear_fc1.weight", joined, joined, 0);
+    int b_up = param_vector(&d, "linear_fc1.bias", joined, INITIAL_ZERO);
+    int w_down = param_matrix(&d, "linear_fc2.weight", c->out, joined, 1);
     int b_down = param_vector(&s, "linear_fc2.bias", c->out, INITIAL_ZERO);
 
     int n = layernorm_record(g, &merge_norm, "n", x, joined, w_norm, b_norm, c->eps);
+    n = gather_record(g, &gather, n);
     int up = linear_record(g, &merge_up, "up", n, w_up, b_up);
     int hidden = gelu_record(g, &merge_act, "act", up, true);
-    int feature = linear_record(g, &merge_down, tap < 0 ? "merged" : "tap", hidden,
-                                w_down, b_down);
+    int feature = linear_scatter_record(g, &merge_down, &scatter, &bias,
+                                        tap < 0 ? "merged" : "tap", hidden, w_down,
+                                        b_down);
     graph_keep(g, feature);
     g->tower = before;
     return feature;

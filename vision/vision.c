@@ -7,18 +7,42 @@
  */
 #include "vision/parts.h"
 
-/* ---- patch embedding: a product, as patches do not overlap ---- */
+/* Inputs are whole; from here to the mergers a tp rank holds P / tp rows, whose first
+ * is number `from`. */
+struct first { int64_t from; };
+
+static struct tensor own_rows(const struct run *r, struct tensor whole, int64_t count)
+{
+    return tensor_rows(whole, ((const struct first *)r->attr)->from, count);
+}
+
+/* ---- patch embedding: a product, as patches do not overlap.  In pixels, out x ---- */
+
+static void patch_forward(struct run *r)
+{
+    r->ops->linear(r->stream, own_rows(r, r->in[0], r->out[0].dim[0]), r->w[0], r->w[1],
+                   0, r->out[0]);
+}
+
+static void patch_weight(struct run *r)
+{
+    REQUIRE(r->beta_w[0] == r->beta_w[1]);      /* one unit, written together */
+    r->ops->linear_weight(r->stream, r->dout[0],
+                          own_rows(r, r->in[0], r->dout[0].dim[0]), r->beta_w[0],
+                          r->dw[0], r->dw[1]);
+}
 
 static const struct segment patch_embed = {
-    .name = "patch_embed", COMPUTE("vision"), .no_grad_in = 1,
-    .forward = linear_forward, .weight = linear_weight, .weight_in = 1,
+    .name = "patch_embed", COMPUTE("vision"), .no_grad_in = 1, .weight_in = 1,
+    .forward = patch_forward, .weight = patch_weight,
 };
 
 /* ---- position: in x patch, out y, weight table ---- */
 
 static void position_forward(struct run *r)
 {
-    r->ops->interpolate(r->stream, r->in[0], r->in[1], r->w[0], r->out[0]);
+    r->ops->interpolate(r->stream, r->in[0], own_rows(r, r->in[1], r->in[0].dim[0]),
+                        r->w[0], r->out[0]);
 }
 
 static void position_backward(struct run *r)
@@ -28,7 +52,9 @@ static void position_backward(struct run *r)
 
 static void position_weight(struct run *r)
 {
-    r->ops->interpolate_weight(r->stream, r->dout[0], r->in[1], r->beta_w[0], r->dw[0]);
+    r->ops->interpolate_weight(r->stream, r->dout[0],
+                               own_rows(r, r->in[1], r->dout[0].dim[0]), r->beta_w[0],
+                               r->dw[0]);
 }
 
 static const struct segment position = {
@@ -44,7 +70,8 @@ static const struct segment rope_table = {
 static int embed_record(struct graph *g, const struct vision_config *c, int pixels,
                         int patch)
 {
-    int unit = graph_unit(g, "embed", g->layers - 1, PART_VISION, 0, false);
+    int layer = g->layers - 1;
+    int unit = graph_unit(g, "embed", layer, PART_VISION, 0, false);
     struct scope s = {g, unit, "model.visual", VISION_DEVIATION};
     int64_t D = c->width;
     int w = graph_param(g, unit, (struct param){
@@ -55,11 +82,14 @@ static int embed_record(struct graph *g, const struct vision_config *c, int pixe
     int b = param_vector(&s, "patch_embed.proj.bias", D, INITIAL_ZERO);
     int table = param_matrix(&s, "pos_embed.weight", c->positions, D, -1);
 
-    int x = linear_record(g, &patch_embed, "patches", pixels, w, b);
-    int y = graph_value(g, "x", g->layers - 1, g->value[x].dim[0], D);
+    int64_t P = g->value[pixels].dim[0] / graph_ways(g, false, AXIS_TP);
+    struct first own = {P * graph_at(g, false, AXIS_TP)};
+    const void *attr = graph_attr(g, &own, sizeof own);
+    int x = graph_value(g, "patches", layer, P, D);
+    graph_node(g, &patch_embed, layer, LIST(pixels), LIST(x), LIST(w, b), attr, 0);
+    int y = graph_value(g, "x", layer, P, D);
     graph_keep(g, y);
-    graph_node(g, &position, g->layers - 1, LIST(x, patch), LIST(y), LIST(table), NULL,
-               0);
+    graph_node(g, &position, layer, LIST(x, patch), LIST(y), LIST(table), attr, 0);
     return y;
 }
 
@@ -67,7 +97,7 @@ void vision_record(struct graph *g, const struct vision_config *c,
                    const struct capacity *cap, struct vision_graph *out)
 {
     int64_t P = cap->patches, values = vision_patch_values(c);
-    REQUIRE(P > 0 && P % (c->merge * c->merge) == 0);
+    REQUIRE(P > 0 && P % (c->merge * c->merge * graph_ways(g, false, AXIS_TP)) == 0);
     *out = (struct vision_graph){.taps = c->taps};
     g->tower = "vision";
     graph_layer(g);

@@ -1,5 +1,5 @@
-/* embed.c - rows of tables on the CPU: token embeddings, placing rows, and the bilinear
- * position embedding of image patches. */
+/* embed.c - rows of tables on the CPU: token embeddings, placing rows, places that one
+ * rank holds, and the bilinear position embedding of image patches. */
 #include "kernels/cpu/cpu.h"
 
 enum { STRIPE = 64 };                   /* columns one block of a gradient owns */
@@ -74,6 +74,34 @@ void cpu_embed_weight(struct stream *s, struct tensor id, struct tensor dy, floa
 {
     struct embed p = {id, dy, dtable, beta};
     team_for(s->team, blocks_of(dtable.dim[1], STRIPE), embed_weight_stripe, &p);
+}
+
+/* ---- places of one rank ---- */
+
+void cpu_locate(struct stream *s, struct tensor place, struct places own,
+                struct tensor y)
+{
+    (void)s;
+    const int32_t *from = place.data;
+    int32_t *to = y.data;
+    for (int64_t i = 0; i < y.dim[0]; i++) {
+        int64_t first = from[i] - own.from[0], second = from[i] - own.from[1];
+        to[i] = -1;
+        if (first >= 0 && first < own.count[0])
+            to[i] = (int32_t)first;
+        if (second >= 0 && second < own.count[1])
+            to[i] = (int32_t)(own.count[0] + second);
+    }
+}
+
+void cpu_live_places(struct stream *s, struct tensor live, struct places own,
+                     struct tensor y)
+{
+    (void)s;
+    int64_t count = *(int32_t *)live.data, among = 0;
+    for (int i = 0; i < 2; i++)
+        among += MAX(0, MIN(count - own.from[i], own.count[i]));
+    *(int32_t *)y.data = (int32_t)among;
 }
 
 /* ---- bilinear positions ---- */

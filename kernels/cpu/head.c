@@ -13,12 +13,13 @@ enum { ROWS = 64 };                      /* of a chunk, whose dx is one product 
 
 struct head {
     struct tensor x, w, which, dx;
-    int64_t T, D, V, blocks;
+    int64_t T, D, V, blocks, first;     /* first: the first word's number */
     /* the chunk */
     int64_t count;
     float *z, *gathered, *best, *sum;   /* [blocks,C,HEAD_WORDS] [C,D] [blocks,C] */
     int32_t *token, *word;              /* [C] [blocks,C] */
-    const float *lse;
+    const float *lse, *dpart;           /* of row t: lse[t * apart]; dpart [T,2] */
+    int64_t apart;
     float factor, beta_x, beta_w;
     float *dw;
 };
@@ -27,7 +28,8 @@ static struct head head_make(struct tensor x, struct tensor w, struct tensor whi
                              struct tensor work)
 {
     struct head p = {.x = x, .w = w, .which = which, .T = x.dim[0], .D = x.dim[1],
-                     .V = w.dim[0], .blocks = blocks_of(w.dim[0], HEAD_WORDS)};
+                     .V = w.dim[0], .blocks = blocks_of(w.dim[0], HEAD_WORDS),
+                     .apart = 1};
     int64_t rows = MIN(HEAD_CHUNK, p.T);
     p.z = work.data;
     p.gathered = p.z + rows * p.blocks * HEAD_WORDS;
@@ -46,7 +48,6 @@ static int64_t head_chunk(struct head *p, int64_t at, bool choice)
     for (p->count = 0; at < p->T && p->count < HEAD_CHUNK; at++) {
         if (choice ? which[at] == 0 : which[at] < 0)
             continue;
-        REQUIRE(choice || which[at] < p->V);
         memcpy(p->gathered + p->count * p->D, row(p->x, at),
                (size_t)p->D * sizeof(float));
         p->token[p->count++] = (int32_t)at;
@@ -59,6 +60,19 @@ static int64_t head_chunk(struct head *p, int64_t at, bool choice)
 static float *logits(const struct head *p, int64_t block, int64_t i)
 {
     return p->z + (block * p->count + i) * HEAD_WORDS;
+}
+
+/* The target of the chunk's row i as a row of w; of another share: -1. */
+static int64_t target_of(const struct head *p, int64_t i)
+{
+    int64_t word = ((const int32_t *)p->which.data)[p->token[i]] - p->first;
+    return word < 0 || word >= p->V ? -1 : word;
+}
+
+/* Is word `target` in this block? */
+static bool in_block(int64_t target, int64_t block)
+{
+    return target >= 0 && target / HEAD_WORDS == block;
 }
 
 /* Logits of one block of words for the whole chunk; returns how many words. */
@@ -76,12 +90,11 @@ static void loss_block(void *arg, int64_t block)
     int64_t n = head_logits(p, block);
     for (int64_t i = 0; i < p->count; i++) {
         float *z = logits(p, block, i);
-        int64_t at = block * p->count + i;
-        int32_t target = ((const int32_t *)p->which.data)[p->token[i]];
+        int64_t at = block * p->count + i, target = target_of(p, i);
         p->best[at] = row_max(z, n);
-        float kept = target / HEAD_WORDS == block ? z[target % HEAD_WORDS] : 0;
+        float kept = in_block(target, block) ? z[target % HEAD_WORDS] : 0;
         p->sum[at] = row_exp(z, p->best[at], n, z);
-        if (target / HEAD_WORDS == block)
+        if (in_block(target, block))
             z[target % HEAD_WORDS] = kept;     /* the only logit read again */
     }
 }
@@ -95,6 +108,14 @@ static float block_lse(const struct head *p, int64_t i)
     for (int64_t b = 0; b < p->blocks; b++)
         sum += p->sum[b * p->count + i] * expf(p->best[b * p->count + i] - top);
     return top + logf(sum);
+}
+
+/* The logit of row i's target, which is one of these words. */
+static float target_logit(const struct head *p, int64_t i)
+{
+    int64_t word = target_of(p, i);
+    REQUIRE(word >= 0);
+    return logits(p, word / HEAD_WORDS, i)[word % HEAD_WORDS];
 }
 
 void cpu_head_loss(struct stream *s, struct tensor x, struct tensor w,
@@ -111,12 +132,72 @@ void cpu_head_loss(struct stream *s, struct tensor x, struct tensor w,
         for (int64_t i = 0; i < p.count; i++) {
             int64_t t = p.token[i];
             out[t] = block_lse(&p, i);
-            int32_t word = ((int32_t *)target.data)[t];
-            total +=
-                (double)out[t] - logits(&p, word / HEAD_WORDS, i)[word % HEAD_WORDS];
+            total += (double)out[t] - target_logit(&p, i);
         }
     }
     *(float *)loss.data = (float)(total * scalar(scale, 1));
+}
+
+void cpu_head_part(struct stream *s, struct tensor x, struct tensor w,
+                   struct tensor target, int64_t first, struct tensor work,
+                   struct tensor part)
+{
+    struct head p = head_make(x, w, target, work);
+    float *out = part.data;
+    p.first = first;
+    memset(out, 0, 2 * (size_t)p.T * sizeof *out);
+    for (int64_t at = head_chunk(&p, 0, false); p.count > 0;
+         at = head_chunk(&p, at, false)) {
+        team_for(s->team, p.blocks, loss_block, &p);
+        for (int64_t i = 0; i < p.count; i++) {
+            out[2 * p.token[i]] = block_lse(&p, i);
+            out[2 * p.token[i] + 1] = target_of(&p, i) < 0 ? 0 : target_logit(&p, i);
+        }
+    }
+}
+
+/* The lse of row t over n shares, in their order. */
+static double shares_lse(struct tensor part, int64_t n, int64_t T, int64_t t)
+{
+    double top = row(part, t)[0], sum = 0;
+    for (int64_t r = 1; r < n; r++)
+        top = MAX(top, (double)row(part, r * T + t)[0]);
+    for (int64_t r = 0; r < n; r++)
+        sum += exp(row(part, r * T + t)[0] - top);
+    return top + log(sum);
+}
+
+void cpu_head_sum(struct stream *s, struct tensor part, struct tensor target,
+                  struct tensor scale, struct tensor loss)
+{
+    (void)s;
+    int64_t T = target.dim[0], n = T ? part.dim[0] / T : 0;
+    double total = 0;
+    for (int64_t t = 0; t < T; t++) {
+        if (((const int32_t *)target.data)[t] < 0)
+            continue;
+        total += shares_lse(part, n, T, t);
+        for (int64_t r = 0; r < n; r++)
+            total -= row(part, r * T + t)[1];
+    }
+    *(float *)loss.data = (float)(total * scalar(scale, 1));
+}
+
+void cpu_head_sum_back(struct stream *s, struct tensor part, struct tensor target,
+                       struct tensor scale, struct tensor dloss, struct tensor dpart)
+{
+    (void)s;
+    int64_t T = target.dim[0], n = T ? part.dim[0] / T : 0;
+    float factor = scalar(scale, 1) * scalar(dloss, 1);
+    for (int64_t t = 0; t < T; t++) {
+        bool wanted = ((const int32_t *)target.data)[t] >= 0;
+        double lse = wanted ? shares_lse(part, n, T, t) : 0;
+        for (int64_t r = t; r < n * T; r += T) {
+            row(dpart, r)[0] =
+                wanted ? factor * (float)exp(row(part, r)[0] - lse) : 0;
+            row(dpart, r)[1] = wanted ? -factor : 0;
+        }
+    }
 }
 
 static void loss_back_block(void *arg, int64_t block)
@@ -124,13 +205,14 @@ static void loss_back_block(void *arg, int64_t block)
     const struct head *p = arg;
     int64_t from = block * HEAD_WORDS, n = head_logits(p, block);
     for (int64_t i = 0; i < p->count; i++) {
-        float *z = logits(p, block, i), factor = p->factor;
-        float lse = p->lse[p->token[i]];
+        const float *dpart = p->dpart ? p->dpart + 2 * p->token[i] : NULL;
+        float *z = logits(p, block, i), factor = dpart ? dpart[0] : p->factor;
+        float lse = p->lse[p->token[i] * p->apart];
         for (int64_t j = 0; j < n; j++)
             z[j] = factor * exp_f32(z[j] - lse);
-        int32_t target = ((const int32_t *)p->which.data)[p->token[i]];
-        if (target / HEAD_WORDS == block)
-            z[target % HEAD_WORDS] -= factor;
+        int64_t target = target_of(p, i);
+        if (in_block(target, block))
+            z[target % HEAD_WORDS] += dpart ? dpart[1] : -factor;
     }
     if (p->dw)
         cpu_product(true, false, n, p->D, p->count, 1, logits(p, block, 0), HEAD_WORDS,
@@ -172,6 +254,25 @@ static void fade_weight(void *arg, int64_t from, int64_t to)
         p->dw[i] = blend(p->beta_w, p->dw[i], 0);
 }
 
+static void head_back(struct stream *s, struct head *p, float beta_x, struct tensor dx,
+                      float beta_w, struct tensor dw)
+{
+    p->beta_x = beta_x;
+    p->beta_w = beta_w;
+    p->dx = dx;
+    p->dw = tensor_is(dw) ? dw.data : NULL;
+    if (tensor_is(dx) && beta_x != 1)
+        cpu_rows(s, p->T, p->D, fade_rows, p);
+    int64_t at = head_chunk(p, 0, false);
+    if (p->count == 0 && p->dw)         /* no chunk will apply beta_w */
+        cpu_rows(s, p->V * p->D, 1, fade_weight, p);
+    for (; p->count > 0; at = head_chunk(p, at, false), p->beta_w = 1) {
+        team_for(s->team, p->blocks, loss_back_block, p);
+        if (tensor_is(dx))
+            team_for(s->team, blocks_of(p->count, ROWS), loss_back_x, p);
+    }
+}
+
 void cpu_head_loss_back(struct stream *s, struct tensor x, struct tensor w,
                         struct tensor target, struct tensor scale, struct tensor lse,
                         struct tensor dloss, struct tensor work, float beta_x,
@@ -180,20 +281,20 @@ void cpu_head_loss_back(struct stream *s, struct tensor x, struct tensor w,
     struct head p = head_make(x, w, target, work);
     p.lse = lse.data;
     p.factor = scalar(scale, 1) * scalar(dloss, 1);
-    p.beta_x = beta_x;
-    p.beta_w = beta_w;
-    p.dx = dx;
-    p.dw = tensor_is(dw) ? dw.data : NULL;
-    if (tensor_is(dx) && beta_x != 1)
-        cpu_rows(s, p.T, p.D, fade_rows, &p);
-    int64_t at = head_chunk(&p, 0, false);
-    if (p.count == 0 && p.dw)           /* no chunk will apply beta_w */
-        cpu_rows(s, p.V * p.D, 1, fade_weight, &p);
-    for (; p.count > 0; at = head_chunk(&p, at, false), p.beta_w = 1) {
-        team_for(s->team, p.blocks, loss_back_block, &p);
-        if (tensor_is(dx))
-            team_for(s->team, blocks_of(p.count, ROWS), loss_back_x, &p);
-    }
+    head_back(s, &p, beta_x, dx, beta_w, dw);
+}
+
+void cpu_head_part_back(struct stream *s, struct tensor x, struct tensor w,
+                        struct tensor target, int64_t first, struct tensor part,
+                        struct tensor dpart, struct tensor work, float beta_x,
+                        struct tensor dx, float beta_w, struct tensor dw)
+{
+    struct head p = head_make(x, w, target, work);
+    p.first = first;
+    p.lse = part.data;
+    p.dpart = dpart.data;
+    p.apart = 2;
+    head_back(s, &p, beta_x, dx, beta_w, dw);
 }
 
 static void best_block(void *arg, int64_t block)

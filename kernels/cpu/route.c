@@ -213,33 +213,33 @@ void cpu_router_loss_back(struct stream *s, struct tensor chosen, struct tensor 
 
 /* ---- rows by expert, and back ---- */
 
-/* A counting sort; bound first holds counts, then where each expert's next row goes. */
-void cpu_sort_rows(struct stream *s, struct tensor index, int experts,
-                   struct tensor place, struct tensor source, struct tensor slot,
-                   struct tensor bound)
+/* A counting sort of the pairs of experts first .. first + experts - 1; next (bound)
+ * first holds counts, then where each expert's next row goes.  False: not enough rows,
+ * none is placed. */
+static bool sort_pairs(struct tensor index, int first, int experts, struct tensor place,
+                       struct tensor source, struct tensor slot, int32_t *next)
 {
-    (void)s;
     const int32_t *expert = index.data;
     int32_t *to = place.data, *token = source.data, *choice = slot.data;
-    int32_t *next = bound.data;
     int64_t A = index.dim[1], pairs = index.dim[0] * A, R = source.dim[0];
     memset(next, 0, (size_t)(experts + 1) * sizeof *next);
-    for (int64_t i = 0; i < pairs; i++) {
-        REQUIRE(expert[i] < experts);
-        if (expert[i] >= 0)
-            next[expert[i]]++;
-    }
+    for (int64_t i = 0; i < pairs; i++)
+        if (expert[i] >= first && expert[i] < first + experts)
+            next[expert[i] - first]++;
     int32_t end = 0;
     for (int e = 0; e < experts; e++) {
         int32_t count = next[e];
         next[e] = end;
         end += count;
     }
-    next[experts] = end;
-    REQUIRE(end <= R);
+    bool fits = end <= R;
+    if (!fits)
+        memset(next, 0, (size_t)(experts + 1) * sizeof *next);
+    next[experts] = end = fits ? end : 0;
     for (int64_t i = 0; i < pairs; i++) {
-        to[i] = expert[i] < 0 ? -1 : next[expert[i]]++;
-        if (to[i] < 0)
+        bool own = fits && expert[i] >= first && expert[i] < first + experts;
+        to[i] = own ? next[expert[i] - first]++ : -1;
+        if (!own)
             continue;
         token[to[i]] = (int32_t)(i / A);
         choice[to[i]] = (int32_t)(i % A);
@@ -249,7 +249,88 @@ void cpu_sort_rows(struct stream *s, struct tensor index, int experts,
     for (int e = experts - 1; e > 0; e--)       /* ends became starts of the next */
         next[e] = next[e - 1];
     next[0] = 0;
+    return fits;
 }
+
+void cpu_sort_rows(struct stream *s, struct tensor index, int experts,
+                   struct tensor place, struct tensor source, struct tensor slot,
+                   struct tensor bound)
+{
+    (void)s;
+    const int32_t *expert = index.data;
+    for (int64_t i = 0; i < tensor_count(index); i++)
+        REQUIRE(expert[i] < experts);
+    REQUIRE(sort_pairs(index, 0, experts, place, source, slot, bound.data));
+}
+
+void cpu_sort_own(struct stream *s, struct tensor index, int first, struct tensor over,
+                  struct tensor place, struct tensor source, struct tensor slot,
+                  struct tensor bound, struct tensor over_out)
+{
+    (void)s;
+    bool fits = sort_pairs(index, first, (int)bound.dim[0] - 1, place, source, slot,
+                           bound.data);
+    *(float *)over_out.data = scalar(over, 0) + !fits;
+}
+
+/* ---- rows of several ranks ---- */
+
+/* The most rows that one owner gets. */
+static int64_t most_rows(struct tensor bounds, int64_t own)
+{
+    int64_t most = 0;
+    for (int64_t owner = 0; owner < bounds.dim[0]; owner++) {
+        int64_t sum = 0;
+        for (int64_t n = 0; n < bounds.dim[0]; n++) {
+            const int32_t *b = row_i32(bounds, n) + owner * own;
+            sum += b[own] - b[0];
+        }
+        most = MAX(most, sum);
+    }
+    return most;
+}
+
+void cpu_meet_rows(struct stream *s, struct tensor bounds, int rank, struct tensor over,
+                   struct tensor leave, struct tensor arrive, struct tensor order,
+                   struct tensor undo, struct tensor bound, struct tensor over_out)
+{
+    (void)s;
+    int64_t N = bounds.dim[0], own = bound.dim[0] - 1, C = order.dim[0];
+    bool fits = most_rows(bounds, own) <= C;
+    int32_t *left = leave.data, *came = arrive.data, *end = bound.data;
+    int32_t *next = order.data, *back = undo.data, at = 0;
+    left[0] = came[0] = 0;
+    for (int64_t n = 0; n < N; n++) {
+        const int32_t *b = row_i32(bounds, n) + rank * own;
+        left[n + 1] = fits ? row_i32(bounds, rank)[(n + 1) * own] : 0;
+        came[n + 1] = came[n] + (fits ? b[own] - b[0] : 0);
+    }
+    for (int64_t e = 0; e < own; e++) {
+        end[e] = at;
+        for (int64_t n = 0; n < N && fits; n++) {
+            const int32_t *b = row_i32(bounds, n) + rank * own;
+            for (int32_t r = b[e]; r < b[e + 1]; r++) {
+                next[at] = came[n] + r - b[0];
+                back[next[at]] = at;
+                at++;
+            }
+        }
+    }
+    end[own] = at;
+    for (int64_t r = at; r < C; r++)
+        next[r] = back[r] = -1;
+    *(float *)over_out.data = scalar(over, 0) + !fits;
+}
+
+void cpu_clear_rows(struct stream *s, struct tensor bound, struct tensor x)
+{
+    (void)s;
+    int64_t end = ((const int32_t *)bound.data)[bound.dim[0] - 1];
+    REQUIRE(end >= 0 && end <= x.dim[0]);
+    memset(row(x, end), 0, (size_t)((x.dim[0] - end) * x.dim[1]) * sizeof(float));
+}
+
+/* ---- back to tokens ---- */
 
 struct routed {
     struct tensor place, weight, source, slot, rows, tokens, dweight;

@@ -39,6 +39,8 @@ enum fault {
 bool fail(const char *fmt, ...) PRINTF_LIKE(1, 2);
 /* Put context in front of the kept message ("context: message"), return false. */
 bool fail_in(const char *fmt, ...) PRINTF_LIKE(1, 2);
+/* Add to the kept message ("message; more"), return false. */
+bool fail_more(const char *more);
 /* Say whose fault it is, unless that is known already; return false.  A subsystem's
  * entry points end in `return ok || fail_kind(FAULT_DATA);`. */
 bool fail_kind(enum fault kind);

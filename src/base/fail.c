@@ -35,6 +35,13 @@ bool fail_in(const char *fmt, ...)
     return false;
 }
 
+bool fail_more(const char *more)
+{
+    size_t n = strlen(kept.message);
+    snprintf(kept.message + n, sizeof kept.message - n, "; %s", more);
+    return false;
+}
+
 bool fail_kind(enum fault kind)
 {
     if (kept.fault == FAULT_NONE)

@@ -7,6 +7,7 @@
 #include <ftw.h>
 #include <limits.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -148,6 +149,39 @@ bool file_replace(const char *path, const void *data, int64_t size)
     return ok && parent_sync(path);
 }
 
+static bool lock_busy(const char *path, int fd)
+{
+    char owner[300] = "";
+    if (read_all(fd, owner, sizeof owner - 1) <= 0)
+        snprintf(owner, sizeof owner, "another process");
+    fail("file: %s is locked by %s", path, owner);
+    return fail_kind(FAULT_REFUSED);
+}
+
+bool file_lock(const char *path, int *lock)
+{
+    char owner[300], host[256] = "";
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return file_fail("open", path);
+    gethostname(host, sizeof host - 1);
+    int n = snprintf(owner, sizeof owner, "process %d on %s", (int)getpid(), host);
+    bool ok = flock(fd, LOCK_EX | LOCK_NB) == 0 ||
+              (errno == EWOULDBLOCK ? lock_busy(path, fd) : file_fail("lock", path));
+    ok = ok && ((ftruncate(fd, 0) == 0 && write_all(fd, owner, n)) ||
+                file_fail("write", path));
+    if (ok)
+        *lock = fd;
+    else
+        close(fd);
+    return ok;
+}
+
+void file_unlock(int lock)
+{
+    close(lock);
+}
+
 bool file_copy(const char *from, const char *to)
 {
     int in = open(from, O_RDONLY | O_CLOEXEC);
@@ -184,8 +218,9 @@ bool folder_make(const char *path)
         if (part[i] != '/' && part[i] != 0)
             continue;
         part[i] = 0;
-        if (mkdir(part, 0777) != 0 && !folder_exists(part))
-            return fail("folder: make %s: %s", part, strerror(errno));
+        int why = mkdir(part, 0777) == 0 ? 0 : errno;
+        if (why && !folder_exists(part))
+            return fail("folder: make %s: %s", part, strerror(why));
         part[i] = path[i];
     }
     return true;
@@ -272,6 +307,18 @@ bool folder_list(struct arena *a, const char *path, char ***names, int64_t *coun
     return true;
 }
 
+bool folder_unused(const char *path)
+{
+    struct arena a = arena_make("folder");
+    char **name;
+    int64_t count = 0;
+    bool ok = !folder_exists(path) || folder_list(&a, path, &name, &count);
+    arena_free(&a);
+    if (ok && (count || file_exists(path)))
+        ok = fail("folder: %s is there already; name a new one", path);
+    return ok;
+}
+
 bool file_exists(const char *path)
 {
     return file_size(path) >= 0;
@@ -287,6 +334,16 @@ int64_t file_size(const char *path)
 {
     struct stat st;
     return stat(path, &st) == 0 && !S_ISDIR(st.st_mode) ? (int64_t)st.st_size : -1;
+}
+
+bool file_older(const char *path, const char *other)
+{
+    struct stat a, b;
+    if (stat(path, &a) != 0)
+        return true;
+    const struct timespec *x = &a.st_mtim, *y = &b.st_mtim;
+    return stat(other, &b) == 0 && (x->tv_sec != y->tv_sec ? x->tv_sec < y->tv_sec
+                                                           : x->tv_nsec < y->tv_nsec);
 }
 
 char *path_join(struct arena *a, const char *folder, const char *name)

@@ -14,6 +14,10 @@ MUST_USE bool file_map(const char *path, struct bytes *out);
 void file_unmap(struct bytes *b);
 /* Write aside, fsync, rename, fsync the folder: the old file or the new, no mix. */
 MUST_USE bool file_replace(const char *path, const void *data, int64_t size);
+/* Hold `path`, made here if need be, until file_unlock or the end of this process,
+ * however it ends.  Fails (refused) naming the process that holds it. */
+MUST_USE bool file_lock(const char *path, int *lock);
+void file_unlock(int lock);
 MUST_USE bool file_copy(const char *from, const char *to);      /* bytes and fsync */
 MUST_USE bool folder_make(const char *path);                    /* like mkdir -p */
 MUST_USE bool folder_sync(const char *path);                    /* fsync the folder */
@@ -22,12 +26,16 @@ MUST_USE bool folder_remove(const char *path);                  /* like rm -rf *
  * there is removed afterwards.  (A file system that cannot exchange two names moves the
  * old one aside first: a crash in between leaves both beside `path`.) */
 MUST_USE bool folder_replace(const char *part, const char *path);
+/* Is nothing there, or an empty folder?  Else it fails: results replace nothing. */
+MUST_USE bool folder_unused(const char *path);
 /* Names in a folder, sorted bytewise, without "." and "..". */
 MUST_USE bool folder_list(struct arena *a, const char *path, char ***names,
                           int64_t *count);
 bool file_exists(const char *path);
 bool folder_exists(const char *path);
 int64_t file_size(const char *path);                            /* -1: no such file */
+/* Was it (a file or folder) changed before `other` was?  Yes where it is not there. */
+bool file_older(const char *path, const char *other);
 /* "folder/name"; a name that starts with '/' stands alone. */
 char *path_join(struct arena *a, const char *folder, const char *name);
 

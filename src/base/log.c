@@ -41,6 +41,18 @@ static void progress_wipe(void)
     state.progress = false;
 }
 
+/* Does the text begin with "SUBJECT:" already? */
+static bool begins_with(const char *subject, const char *fmt, va_list args)
+{
+    char start[32];
+    va_list copy;
+    va_copy(copy, args);
+    vsnprintf(start, sizeof start, fmt, copy);
+    va_end(copy);
+    size_t n = strlen(subject);
+    return !strncmp(start, subject, n) && start[n] == ':';
+}
+
 void log_line(enum log_level level, const char *subject, const char *fmt, ...)
 {
     int rank = rank_now();
@@ -52,7 +64,10 @@ void log_line(enum log_level level, const char *subject, const char *fmt, ...)
     progress_wipe();
     if (rank != 0)
         fprintf(stderr, "[rank %d] ", rank);
-    fprintf(stderr, "%s%s: ", level == LOG_WARN ? "warning: " : "", subject);
+    if (level == LOG_WARN)
+        fputs("warning: ", stderr);
+    if (!begins_with(subject, fmt, args))       /* a failure's message may */
+        fprintf(stderr, "%s: ", subject);
     vfprintf(stderr, fmt, args);
     fputc('\n', stderr);
     funlockfile(stderr);

@@ -47,16 +47,16 @@ static uint64_t manifest_hash(const json_t *all)
 }
 
 static bool manifest_write(const char *path, int64_t step,
-                           const struct disk_tensor *tensor, int64_t count,
+                           const struct state_source *from, const uint64_t *hash,
                            const char *meta, int64_t bytes)
 {
     json_t *numbers = json_loads(meta, 0, NULL);
     REQUIRE(json_is_object(numbers));
-    json_t *hash = json_object();
-    for (int64_t i = 0; i < count; i++)
-        json_object_set_new(hash, tensor[i].name, hash_json(tensor_hash(&tensor[i])));
+    json_t *list = json_object();
+    for (int64_t i = 0; i < from->count; i++)
+        json_object_set_new(list, from->tensor[i].name, hash_json(hash[i]));
     json_t *all = json_pack("{s:I, s:o, s:I, s:o}", "step", (json_int_t)step, "state",
-                            numbers, "bytes", (json_int_t)bytes, "xxh3", hash);
+                            numbers, "bytes", (json_int_t)bytes, "xxh3", list);
     json_object_set_new(all, "manifest", hash_json(manifest_hash(all)));
     char *text = json_dumps(all, JSON_INDENT(1));
     json_decref(all);
@@ -110,6 +110,8 @@ static bool complete(struct arena *a, const char *folder, int64_t step, json_t *
     if (want == have)
         return true;
     json_decref(*out);
+    if (have < 0)
+        return fail("checkpoint: %s/%s is missing", folder, weights_name);
     return fail("checkpoint: %s/%s is %" PRId64 " bytes, its manifest says %" PRId64,
                 folder, weights_name, have, want);
 }
@@ -142,7 +144,7 @@ static bool steps_list(struct arena *a, const char *root, int64_t **step,
     for (int64_t i = 0; i < n; i++) {
         int64_t at;
         if (text_starts(name[i], "step-") && text_integer(name[i] + 5, &at) &&
-            !strcmp(step_path(a, root, at), path_join(a, root, name[i])))
+            at >= 0 && !strcmp(step_path(a, root, at), path_join(a, root, name[i])))
             (*step)[(*count)++] = at;
     }
     qsort(*step, (size_t)*count, sizeof **step, by_step);
@@ -151,15 +153,33 @@ static bool steps_list(struct arena *a, const char *root, int64_t **step,
 
 /* ---- saving ---- */
 
+static bool tensor_write(struct safetensors_writer *w, const struct state_source *from,
+                         int64_t i, uint64_t *hash)
+{
+    struct arena a = arena_make("tensor");
+    struct disk_tensor t = from->tensor[i];
+    bool ok = true;
+    if (from->get) {
+        void *data = NEW(&a, char, t.bytes);
+        ok = from->get(from->arg, i, data);
+        t.data = data;
+    }
+    if (ok)
+        *hash = tensor_hash(&t);
+    ok = ok && safetensors_write(w, t.data, t.bytes);
+    arena_free(&a);
+    return ok;
+}
+
 static bool tensors_write(struct arena *a, const char *path,
-                          const struct disk_tensor *tensor, int64_t count)
+                          const struct state_source *from, uint64_t *hash)
 {
     static const char *const meta[] = {"format", "pt"};
     struct safetensors_writer *w;
-    if (!safetensors_create(a, path, tensor, count, meta, 1, &w))
+    if (!safetensors_create(a, path, from->tensor, from->count, meta, 1, &w))
         return false;
-    for (int64_t i = 0; i < count; i++)
-        if (!safetensors_write(w, tensor[i].data, tensor[i].bytes)) {
+    for (int64_t i = 0; i < from->count; i++)
+        if (!tensor_write(w, from, i, &hash[i])) {
             safetensors_abandon(w);
             return false;
         }
@@ -201,24 +221,23 @@ static bool others_remove(struct arena *a, const char *root, int64_t saved, int 
 }
 
 static bool part_write(struct arena *a, const char *part, int64_t step,
-                       const struct disk_tensor *tensor, int64_t count,
-                       const char *meta)
+                       const struct state_source *from, const char *meta)
 {
     char *file = path_join(a, part, weights_name);
-    return folder_make(part) && tensors_write(a, file, tensor, count) &&
-           manifest_write(path_join(a, part, manifest_name), step, tensor, count, meta,
+    uint64_t *hash = NEW(a, uint64_t, from->count + 1);
+    return folder_make(part) && tensors_write(a, file, from, hash) &&
+           manifest_write(path_join(a, part, manifest_name), step, from, hash, meta,
                           file_size(file)) &&
            folder_sync(part);
 }
 
 static bool save(struct arena *a, const char *root, int64_t step,
-                 const struct disk_tensor *tensor, int64_t count, const char *meta,
-                 int keep)
+                 const struct state_source *from, const char *meta, int keep)
 {
     char *part = arena_text(a, "%s/.step-%" PRId64 ".part", root, step);
     if (!folder_make(root) || !parts_remove(a, root))
         return false;
-    if (!part_write(a, part, step, tensor, count, meta)) {
+    if (!part_write(a, part, step, from, meta)) {
         struct failure why;             /* a full disk keeps nothing of it */
         fail_take(&why);
         if (!folder_remove(part))
@@ -229,33 +248,17 @@ static bool save(struct arena *a, const char *root, int64_t step,
            (keep <= 0 || others_remove(a, root, step, keep));
 }
 
-bool state_save(const char *root, int64_t step, const struct disk_tensor *tensor,
-                int64_t count, const char *meta, int keep)
+bool state_save(const char *root, int64_t step, const struct state_source *from,
+                const char *meta, int keep)
 {
     REQUIRE(step >= 0);
     struct arena a = arena_make("checkpoint");
-    bool ok = save(&a, root, step, tensor, count, meta, keep);
+    bool ok = save(&a, root, step, from, meta, keep);
     arena_free(&a);
     return ok || fail_kind(FAULT_CHECKPOINT);
 }
 
 /* ---- finding and reading ---- */
-
-bool state_newest(const char *root, int64_t *out)
-{
-    struct arena a = arena_make("checkpoint");
-    int64_t *step, count;
-    *out = -1;
-    bool ok = steps_list(&a, root, &step, &count);
-    for (int64_t i = count - 1; ok && i >= 0 && *out < 0; i--) {
-        if (is_complete(&a, root, step[i]))
-            *out = step[i];
-        else
-            log_warn("checkpoint", "%s; it is not used", fail_message());
-    }
-    arena_free(&a);
-    return ok || fail_kind(FAULT_CHECKPOINT);
-}
 
 static bool open_step(struct arena *a, const char *root, int64_t step,
                       struct state *out)
@@ -293,8 +296,7 @@ static bool tensor_verify(const struct state *s, int64_t i)
     if (hash == s->hash[i])
         return true;
     fail("checkpoint: %s: tensor '%s' is damaged (hash %016" PRIx64 ", saved as %016"
-         PRIx64 "); remove this step to resume from an older one", s->path, t->name,
-         hash, s->hash[i]);
+         PRIx64 ")", s->path, t->name, hash, s->hash[i]);
     return fail_kind(FAULT_CHECKPOINT);
 }
 
@@ -304,6 +306,38 @@ bool state_verify(const struct state *s)
         if (!tensor_verify(s, i))
             return false;
     return true;
+}
+
+static bool is_whole(const char *root, int64_t step)
+{
+    struct arena a = arena_make("checkpoint");
+    struct state s;
+    bool ok = state_open(&a, root, step, &s);
+    if (ok) {
+        ok = state_verify(&s);
+        state_close(&s);
+    }
+    arena_free(&a);
+    return ok;
+}
+
+bool state_newest(const char *root, int64_t *out)
+{
+    struct arena a = arena_make("checkpoint");
+    int64_t *step, count;
+    *out = -1;
+    bool ok = steps_list(&a, root, &step, &count);
+    for (int64_t i = count - 1; ok && i >= 0 && *out < 0; i--) {
+        if (is_whole(root, step[i]))
+            *out = step[i];
+        else
+            log_warn("checkpoint", "%s; it is not used", fail_message());
+    }
+    if (ok && count > 0 && *out < 0)
+        ok = fail("checkpoint: none of the %" PRId64 " training states in %s is whole; "
+                  "move them away to start again from step 1", count, root);
+    arena_free(&a);
+    return ok || fail_kind(FAULT_CHECKPOINT);
 }
 
 bool state_read(const struct state *s, const struct disk_tensor *want, void *to)

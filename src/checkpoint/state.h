@@ -12,14 +12,22 @@
 
 #include "checkpoint/safetensors.h"
 
-/* Each tensor's name, type, shape, bytes and data; `meta` is the caller's JSON object
- * as text.  Afterwards this step and the newest complete others are kept, `keep` in all
- * (0: all); the rest of the complete ones is removed. */
+struct state_source {
+    const struct disk_tensor *tensor;   /* name, type, shape, bytes */
+    int64_t count;
+    /* Fills in the data of tensor[i], asked for once each, in order; NULL: it is there
+     * already. */
+    bool (*get)(void *arg, int64_t i, void *to);
+    void *arg;
+};
+/* `meta` is the caller's JSON object as text.  Afterwards this step and the newest
+ * complete others are kept, `keep` in all (0: all); the rest of the complete ones is
+ * removed. */
 MUST_USE bool state_save(const char *root, int64_t step,
-                         const struct disk_tensor *tensor, int64_t count,
-                         const char *meta, int keep);
-/* Step of the newest complete checkpoint (manifest sound, sizes right); -1: none.
- * Torn ones are skipped with a warning that names them. */
+                         const struct state_source *from, const char *meta, int keep);
+/* Step of the newest whole checkpoint (manifest sound, sizes and every hash right).
+ * Others are skipped with a warning that names them.  -1: there is none at all; where
+ * there are only damaged ones it fails. */
 MUST_USE bool state_newest(const char *root, int64_t *step);
 
 struct state {

@@ -53,6 +53,24 @@ static bool option_read(int argc, char **argv, int *i, const struct option *opti
     return true;
 }
 
+/* Too many or too few; an argument that may be meant as an override is named. */
+static bool count_fail(const struct arguments *a, int least, int most)
+{
+    for (int i = least; i < a->count; i++) {
+        const char *text = a->at[i], *equals = strchr(text, '=');
+        size_t n = equals ? (size_t)(equals - text) : strlen(text);
+        const char *key = recipe_key_like(a->arena, arena_copy(a->arena, text, n));
+        if (equals && key)
+            return fail("vlmoe: '%s': a setting is named section.key=value; nearest is "
+                        "'%s%s'", text, key, equals);
+        if (key && !strncmp(key, text, n) && !key[n])
+            return fail("vlmoe: '%s' is a setting; set it with an equals sign: "
+                        "%s=%s", text, key, i + 1 < a->count ? a->at[i + 1] : "VALUE");
+    }
+    return fail("vlmoe: %d arguments, this command takes %d%s%.0d; see --help",
+                a->count, least, most > least ? " to " : "", most > least ? most : 0);
+}
+
 bool arguments_read(struct arguments *a, int argc, char **argv,
                     const struct option *option, int options, int least, int most)
 {
@@ -68,8 +86,7 @@ bool arguments_read(struct arguments *a, int argc, char **argv,
             a->at[a->count++] = argv[i];
     }
     if (ok && (a->count < least || a->count > most))
-        ok = fail("vlmoe: %d arguments, this command takes %d%s%.0d; see --help",
-                  a->count, least, most > least ? " to " : "", most > least ? most : 0);
+        ok = count_fail(a, least, most);
     return ok || fail_kind(FAULT_USAGE);
 }
 

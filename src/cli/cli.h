@@ -39,6 +39,8 @@ extern const struct command command_train, command_plan, command_generate, comma
     command_parity, command_profile, command_report, command_data, command_convert,
     command_doctor;
 
+/* The part of the help of `vlmoe data` about one of its verbs; NULL: it is none. */
+const char *data_help(const char *word);
 /* The recipe a command names, with its overrides; sets the log level. */
 MUST_USE bool recipe_open(struct arguments *a, struct recipe *out);
 

@@ -1,6 +1,7 @@
 /* convert.c - vlmoe convert: model folders and training states to model folders. */
 #include "cli/cli.h"
 
+#include "base/file.h"
 #include "train/convert.h"
 
 static bool run(struct arena *arena, int argc, char **argv)
@@ -21,6 +22,8 @@ static bool run(struct arena *arena, int argc, char **argv)
         fail("convert: --shard-mb 0 leaves no room for tensors");
         return fail_kind(FAULT_USAGE);
     }
+    if (!folder_unused(a.at[1]))
+        return fail_kind(FAULT_USAGE);
     o.from = a.at[0];
     o.to = a.at[1];
     o.shard_bytes = megabytes * 1000000;
@@ -39,7 +42,8 @@ const struct command command_convert = {
     "of the\n"
     "weights (else as in the model folder), --like names the folder whose config and "
     "other\n"
-    "files are taken, --shard-mb the largest weight file (5000).\n\n"
-    "example: vlmoe convert runs/quickstart/checkpoints/step-200 out --dtype bf16",
+    "files are taken, --shard-mb the largest weight file (5000).  DST must be new or "
+    "empty.\n\n"
+    "example: vlmoe convert runs/quickstart/model runs/quickstart/half --dtype bf16",
     run,
 };

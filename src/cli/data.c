@@ -5,6 +5,23 @@
 #include "base/text.h"
 #include "train/inspect.h"
 
+#define WIDE "                                "
+#define HELP_SAMPLE \
+    "data sample RECIPE [-n N]       N packed rows (1): position, piece, input id,\n" \
+    WIDE "target id, weight, image feature of every token\n"
+#define HELP_IMAGE \
+    "data image FILE... [--out F.safetensors] [--model DIR] [--exif apply|ignore]\n" \
+    "     [--rule torchvision|pil] [--min-pixels N] [--max-pixels N]\n" \
+    WIDE "grid, tokens and patches of images; --out writes them\n"
+#define HELP_CHECK \
+    "data check RECIPE               reads every sample: counts, bad ones by cause,\n" \
+    WIDE "token and patch histograms; exits 3 if one is bad\n"
+#define HELP_PACK \
+    "data pack SRC DST [--format F] [--images DIR] [--shard-mb N] [--skip]\n" \
+    WIDE "WebDataset shards and their index from any source\n" \
+    WIDE "into a new folder; names what cannot be read, and\n" \
+    WIDE "then exits 3, with --skip 0\n"
+
 static bool sample(struct arena *arena, int argc, char **argv)
 {
     struct arguments a = {.arena = arena};
@@ -15,6 +32,10 @@ static bool sample(struct arena *arena, int argc, char **argv)
     if (!arguments_read(&a, argc, argv, option, COUNT(option), 1, 1) ||
         !recipe_open(&a, r))
         return false;
+    if (count == 0) {
+        fail("data: -n 0 asks for no row");
+        return fail_kind(FAULT_USAGE);
+    }
     log_set(LOG_WARN, 0);
     bool ok = inspect_rows(r, count, &t);
     fputs(t.at, stdout);
@@ -58,9 +79,13 @@ static bool pack(struct arena *arena, int argc, char **argv)
     struct inspect_pack o = {.format = "auto", .shard_mb = 256};
     const struct option option[] = {
         {"format", &o.format, NULL, NULL}, {"images", &o.images, NULL, NULL},
-        {"shard-mb", NULL, &o.shard_mb, NULL}};
+        {"shard-mb", NULL, &o.shard_mb, NULL}, {"skip", NULL, NULL, &o.skip}};
     if (!arguments_read(&a, argc, argv, option, COUNT(option), 2, 2))
         return false;
+    if (o.shard_mb == 0) {
+        fail("data: --shard-mb 0 leaves no room for samples");
+        return fail_kind(FAULT_USAGE);
+    }
     o.from = a.at[0];
     o.to = a.at[1];
     bool ok = inspect_shards(&o, &t);
@@ -71,11 +96,12 @@ static bool pack(struct arena *arena, int argc, char **argv)
 static const struct {
     const char *name;
     bool (*run)(struct arena *, int, char **);
+    const char *help;
 } verb[] = {
-    {"sample", sample},
-    {"image", image},
-    {"check", check},
-    {"pack", pack},
+    {"sample", sample, HELP_SAMPLE},
+    {"image", image, HELP_IMAGE},
+    {"check", check, HELP_CHECK},
+    {"pack", pack, HELP_PACK},
 };
 
 static bool run(struct arena *arena, int argc, char **argv)
@@ -95,23 +121,19 @@ static bool run(struct arena *arena, int argc, char **argv)
     return fail_kind(FAULT_USAGE);
 }
 
+const char *data_help(const char *word)
+{
+    for (int i = 0; i < COUNT(verb); i++)
+        if (!strcmp(word, verb[i].name))
+            return verb[i].help;
+    return NULL;
+}
+
 const struct command command_data = {
     "data",
     "sample|image|check|pack ...",
     "what the loader makes of data",
-    "data sample RECIPE [-n N]       N packed rows: position, piece, input id, target "
-    "id,\n"
-    "                                weight, image span of every token\n"
-    "data image FILE... [--out F.safetensors] [--model DIR] [--rule torchvision|pil]\n"
-    "     [--exif apply|ignore] [--min-pixels N] [--max-pixels N]\n"
-    "                                grid, tokens and patches of images; --out writes "
-    "them\n"
-    "data check RECIPE               reads every sample: counts, bad ones by cause, "
-    "token\n"
-    "                                and patch histograms; exits 3 if a sample is bad\n"
-    "data pack SRC DST [--format F] [--images DIR] [--shard-mb N]\n"
-    "                                WebDataset shards and their index from any "
-    "source\n\n"
-    "example: vlmoe data image photo.jpg --out photo.safetensors",
+    HELP_SAMPLE HELP_IMAGE HELP_CHECK HELP_PACK
+    "\nexample: vlmoe data image docs/images/captions.png --max-pixels 65536",
     run,
 };

@@ -14,24 +14,14 @@ static bool loss_print(struct session *s, int64_t rows)
     struct evaluation e;
     if (!machine_use(s->machine, v->plan) || !evaluate(s, v, rows, &e))
         return false;
+    if (e.ledger.supervised == 0) {
+        fail("eval: no held-out sample can be used, of %" PRId64,
+             mix_epoch_samples(s->held));
+        return fail_kind(FAULT_DATA);
+    }
     printf("loss %.6f  supervised tokens %" PRId64 "  samples %" PRId64
            "  images %" PRId64 "  rows %" PRId64 "\n",
            e.loss, e.ledger.supervised, e.ledger.samples, e.ledger.images, e.rows);
-    return true;
-}
-
-/* The first `count` samples that can be read; fewer where the data is shorter. */
-static bool samples_read(struct session *s, struct arena *a, const struct mix *mix,
-                         int64_t count, struct sample *sample, int *n)
-{
-    *n = 0;
-    for (int64_t p = 0; *n < count && p < mix_epoch_samples(mix); p++) {
-        struct mix_place at = mix_at(mix, p);
-        if (source_read(mix_part(mix, at.part)->source, at.index, a, &sample[*n]))
-            ++*n;
-        else if (s->loader.bad == BAD_FAIL)
-            return fail_kind(FAULT_DATA);
-    }
     return true;
 }
 
@@ -101,7 +91,7 @@ static bool run(struct arena *arena, int argc, char **argv)
     struct sample *sample = NEW(arena, struct sample, samples + 1);
     int n = 0;
     ok = ok && session_machine(s) && (training || loss_print(s, r->eval_rows)) &&
-         samples_read(s, arena, training ? s->mix : s->held, samples, sample, &n) &&
+         samples_pick(s, training ? s->mix : s->held, samples, arena, sample, &n) &&
          (n == 0 || answers_print(s, arena, sample, n, r->sample_tokens)) &&
          (n == 0 || !swap || swap_print(s, sample, n));
     session_close(s);
@@ -123,6 +113,6 @@ const struct command command_eval = {
     "the\n"
     "images of other samples, which a model that looks at images cannot bear.\n\n"
     "example: vlmoe eval recipes/quickstart.yaml --model runs/quickstart/model "
-    "--samples 20",
+    "--training --samples 20",
     run,
 };

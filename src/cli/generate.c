@@ -31,13 +31,19 @@ static bool run(struct arena *arena, int argc, char **argv)
     struct arguments a = {.arena = arena};
     struct recipe *r = NEW(arena, struct recipe, 1);
     struct session *s = NEW(arena, struct session, 1);
-    const char *image = NULL, *prompt = "Describe the image.";
+    const char *image = NULL, *prompt = NULL;
     int64_t tokens = 128;
     const struct option option[] = {
         {"image", &image, NULL, NULL}, {"prompt", &prompt, NULL, NULL},
         {"tokens", NULL, &tokens, NULL}};
     if (!arguments_read(&a, argc, argv, option, COUNT(option), 1, 1))
         return false;
+    if (tokens < 1 || (!image && !prompt)) {
+        fail(tokens < 1 ? "generate: --tokens 0 leaves no room for an answer"
+                        : "generate: say what to answer to: --image FILE, --prompt "
+                          "TEXT or both");
+        return fail_kind(FAULT_USAGE);
+    }
     recipe_default(arena, r);
     for (int i = 0; i < a.overrides; i++) {
         const char *equals = strchr(a.override[i], '=');
@@ -50,7 +56,7 @@ static bool run(struct arena *arena, int argc, char **argv)
     r->model_weights = "load";
     log_set(LOG_WARN, 0);
     bool ok = session_open(s, r, false) && session_text(s) && session_machine(s) &&
-              answer(s, arena, image, prompt, tokens);
+              answer(s, arena, image, prompt ? prompt : "Describe the image.", tokens);
     session_close(s);
     return ok;
 }
@@ -61,8 +67,10 @@ const struct command command_generate = {
     "a model's greedy answer to an image and a prompt",
     "Prints the answer of a Hugging Face model folder.  Image limits come from the "
     "folder's\n"
-    "preprocessor_config.json; data.* and batch.* may be overridden.\n\n"
-    "example: vlmoe generate runs/quickstart/model --image photo.jpg --prompt 'What is "
-    "it?'",
+    "preprocessor_config.json; data.* and batch.* may be overridden.  An image "
+    "without a\nprompt is asked about with \"Describe the image.\"; an answer ends "
+    "after --tokens (128)\nat the latest.\n\n"
+    "example: vlmoe generate runs/quickstart/model --prompt 'What is this?' --image "
+    "/usr/share/tuxpaint/stamps/animals/birds/duck.png",
     run,
 };

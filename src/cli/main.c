@@ -23,9 +23,9 @@ static void usage(FILE *f)
     fprintf(
         f,
         "\nvlmoe COMMAND --help tells more.  Recipe values are overridden by trailing "
-        "section.key=value.\nExit codes: 0 done, 2 usage or recipe, 3 data, 4 "
-        "checkpoint, 5 not finite, 6 does not fit,\n7 lost or hung rank, 8 refused, "
-        "70 bug.\n");
+        "section.key=value.\nExit codes: 0 done or stopped by a signal, 2 usage, "
+        "recipe or an output that cannot be\nwritten, 3 data, 4 checkpoint or model, 5 "
+        "not finite, 6 does not fit, 7 lost or hung rank,\n8 refused, 70 bug.\n");
 }
 
 static const struct command *command_find(const char *name)
@@ -36,7 +36,11 @@ static const struct command *command_find(const char *name)
             return command[i];
         names[i] = command[i]->name;
     }
-    fail("vlmoe: no command '%s'; nearest is '%s'", name,
+    if (text_ends(name, ".yaml") || text_ends(name, ".yml"))
+        fail("vlmoe: %s is a recipe, not a command; to train it: vlmoe train %s", name,
+             name);
+    else
+        fail("vlmoe: no command '%s'; nearest is '%s'", name,
          text_nearest(name, names, COUNT(names)));
     fail_kind(FAULT_USAGE);
     return NULL;
@@ -50,9 +54,21 @@ static bool wants_help(int argc, char **argv)
     return false;
 }
 
+/* `vlmoe help COMMAND` is `vlmoe COMMAND --help`. */
+static void help_turn(int argc, char **argv)
+{
+    static char option[] = "--help";
+    if (argc < 2 || strcmp(argv[1], "help"))
+        return;
+    argv[1] = argc > 2 ? argv[2] : option;
+    if (argc > 2)
+        argv[2] = option;
+}
+
 int main(int argc, char **argv)
 {
     signal(SIGXFSZ, SIG_IGN);           /* a file at its size limit is a failed write */
+    help_turn(argc, argv);
     if (argc < 2 || !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
         usage(argc < 2 ? stderr : stdout);
         return argc < 2 ? FAULT_USAGE : EXIT_SUCCESS;
@@ -63,7 +79,11 @@ int main(int argc, char **argv)
     }
     const struct command *c = command_find(argv[1]);
     if (c && wants_help(argc, argv)) {
-        printf("usage: vlmoe %s %s\n\n%s\n", c->name, c->usage, c->help);
+        const char *part = c == &command_data ? data_help(argv[2]) : NULL;
+        if (part)
+            printf("usage: vlmoe %s", part);
+        else
+            printf("usage: vlmoe %s %s\n\n%s\n", c->name, c->usage, c->help);
         return EXIT_SUCCESS;
     }
     struct arena a = arena_make("command");
@@ -71,7 +91,8 @@ int main(int argc, char **argv)
     if (!ok) {
         fflush(stdout);                 /* what was printed first stands first */
         log_progress("%s", "");
-        fprintf(stderr, "vlmoe: %s\n", fail_message());
+        const char *why = fail_message();
+        fprintf(stderr, "%s%s\n", text_starts(why, "vlmoe: ") ? "" : "vlmoe: ", why);
     }
     arena_free(&a);
     if (ok && (fflush(stdout) || ferror(stdout))) {

@@ -37,7 +37,7 @@ const struct command command_parity = {
     "(input_ids, labels, attention_mask, pixel_values, image_grid_thw) and prints "
     "loss,\n"
     "auxiliary loss, first logits and each gradient's norm and sum; --out writes "
-    "them.\n\n"
+    "them.\nThe other framework writes the case file.\n\n"
     "example: vlmoe parity model case.safetensors --out mine.json",
     run,
 };

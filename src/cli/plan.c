@@ -8,25 +8,36 @@ static bool run(struct arena *arena, int argc, char **argv)
     struct arguments a = {.arena = arena};
     struct recipe *r = NEW(arena, struct recipe, 1);
     struct text t = text_make(arena);
-    bool explain = false;
-    const struct option option[] = {{"explain", NULL, NULL, &explain}};
+    struct outlook_options o = {.rank = -1};
+    int64_t world = 0, rank = -1;
+    bool search = false;
+    const struct option option[] = {
+        {"world", NULL, &world, NULL}, {"rank", NULL, &rank, NULL},
+        {"hardware", &o.hardware, NULL, NULL}, {"explain", NULL, NULL, &o.explain},
+        {"search", NULL, NULL, &search},
+    };
     if (!arguments_read(&a, argc, argv, option, COUNT(option), 1, 1) ||
         !recipe_open(&a, r))
         return false;
-    bool ok = outlook(r, explain, &t);
+    o.world = (int)MIN(world, INT32_MAX);
+    o.rank = (int)MIN(rank, INT32_MAX);
+    bool ok = search ? outlook_search(r, &o, &t) : outlook(r, &o, &t);
     fputs(t.at, stdout);
     return ok;
 }
 
 const struct command command_plan = {
     "plan",
-    "RECIPE [--explain] [section.key=value ...]",
-    "memory, work and steps of a training step; needs no data",
-    "Prints what trains, the memory a step needs by kind and component, its work, and "
-    "with\n"
-    "--explain every step of the plan with its lane and waits.  Says `fits`, or exits "
-    "with 6\n"
+    "RECIPE [--world N] [--rank R] [--hardware NAME] [--explain] [--search] "
+    "[section.key=value ...]",
+    "layout, memory, traffic and predicted time of a step; needs no data, no GPU",
+    "Prints the layout, the memory a rank needs by kind and component, messages by\n"
+    "group and link, and the predicted time of a step.  Says `fits`, or exits with 6\n"
     "and names what to change.\n\n"
-    "example: vlmoe plan recipes/quickstart.yaml --explain memory.recompute=decoder.*",
-    run,
+    "  --world N        ranks (default: what parallel.* multiplies out to)\n"
+    "  --rank R         show this rank (default: the one that needs most memory)\n"
+    "  --hardware NAME  h100, h200, b200, gb200, cpu, or a file; recipes/hardware\n"
+    "  --explain        list every step with its lane and waits\n"
+    "  --search         look for a better layout, recompute and row size\n\n"
+    "example: vlmoe plan recipes/qwen3-vl-30b-a3b-8.yaml --hardware h200", run,
 };

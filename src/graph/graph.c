@@ -132,7 +132,8 @@ static void param_rows(struct param *p)
     p->rows[1] = p->ndim > 1 ? param_disk_count(p) / p->dim[0] : 0;
 }
 
-/* This rank's part of the rows: a fused dim counts as two, of which the inner divides. */
+/* This rank's part of the rows: a fused dim counts as two, of which the inner divides.
+ */
 static void param_part(const struct graph *g, const struct unit *u, struct param *p)
 {
     static const struct view alone = {0};

@@ -137,7 +137,7 @@ struct graph {
     struct param *param;
     struct unit *unit;
     int layers;                         /* layers are numbered 0..layers-1 in order */
-    const struct mesh *mesh;            /* the ranks and this one's number; NULL: alone */
+    const struct mesh *mesh; /* the ranks and this one's number; NULL: alone */
     int rank;
     const char *tower;                  /* given to what is recorded next */
 };

@@ -31,12 +31,20 @@ struct scope {
     const char *prefix;                 /* "model.visual.blocks.0" */
     double deviation;                   /* of fresh matrices */
 };
-/* prefix.name [rows, cols], split along dim `split` over ranks (-1: not). */
+/* prefix.name [rows, cols]; in a unit that is divided, along dim `split` (0 or 1). */
 int param_matrix(const struct scope *s, const char *name, int64_t rows, int64_t cols,
                  int split);
 /* prefix.name [n], not decayed. */
 int param_vector(const struct scope *s, const char *name, int64_t n,
                  enum initial initial);
+/* The same where dim 0 is `blocks` equal blocks, each divided by itself. */
+int param_blocks(const struct scope *s, const char *name, int blocks, int64_t rows,
+                 int64_t cols);
+int param_vector_blocks(const struct scope *s, const char *name, int blocks, int64_t n,
+                        enum initial initial);
+/* Where this layer's params go that tp divides: a unit of their own with several tp
+ * ranks (other ranks hold a piece than hold a norm), else the same. */
+struct scope scope_divided(const struct scope *s);
 
 /* ---- linear: y = x w' (+ b)     x [T,D]  w [N,D]  b [N] or NONE ---- */
 
@@ -120,6 +128,61 @@ void gelu_forward(struct run *r);
 void gelu_backward(struct run *r);
 int gelu_record(struct graph *g, const struct segment *kind, const char *name, int x,
                 bool exact);
+
+/* ---- rows between tp ranks (moves.c); nothing is recorded where tp is 1 ---- */
+
+/* x [t,D] -> [T,D]: all ranks' rows.  Backward adds up what all ranks have. */
+#define GATHER                                                                         \
+    .lane = LANE_LAYER, .forward = gather_forward, .backward = gather_backward
+void gather_forward(struct run *r);
+void gather_backward(struct run *r);
+int gather_record(struct graph *g, const struct segment *kind, int x);
+
+/* x [T,D], a partial sum on every rank -> own rows of the sum [t,D]. */
+#define SCATTER                                                                        \
+    .lane = LANE_LAYER, .forward = scatter_forward, .backward = scatter_backward
+void scatter_forward(struct run *r);
+void scatter_backward(struct run *r);
+int scatter_record(struct graph *g, const struct segment *kind, const char *name,
+                   int x);
+
+#define BIAS .forward = bias_forward, .backward = bias_backward, .weight = bias_weight
+void bias_forward(struct run *r);
+void bias_backward(struct run *r);
+void bias_weight(struct run *r);
+/* y = x w' (+ b) with w divided along its columns: partial sums are scattered and only
+ * then is b added.  Where tp is 1: the product alone. */
+int linear_scatter_record(struct graph *g, const struct segment *product,
+                          const struct segment *scatter, const struct segment *bias,
+                          const char *name, int x, int w, int b);
+
+/* ---- places of a packed row (places.c); nothing is recorded where all are own ---- */
+
+static inline int64_t places_count(const struct places *p)
+{
+    return p->count[0] + p->count[1];
+}
+/* This rank's places of a row of T: shared by its tp group (attention, head), and its
+ * own alone (between blocks). */
+struct places places_of_row(const struct graph *g, int64_t T);
+struct places places_of_rank(const struct graph *g, int64_t T);
+
+/* Of an input [T,...] the rows at own places. */
+#define OWN .forward = own_forward, .no_grad_in = 1, .no_grad_out = 1
+void own_forward(struct run *r);
+int own_record(struct graph *g, const struct segment *kind, int x,
+               const struct places *p);
+/* Of an input that names places of a row of `of`: their local numbers, -1 for places of
+ * others. */
+#define LOCATE .forward = locate_forward, .no_grad_in = 1, .no_grad_out = 1
+void locate_forward(struct run *r);
+int locate_record(struct graph *g, const struct segment *kind, int place,
+                  const struct places *p, int64_t of);
+/* Of a count of live places of a row of `of`: how many are own (the first ones). */
+#define LIVE .forward = live_forward, .no_grad_in = 1, .no_grad_out = 1
+void live_forward(struct run *r);
+int live_record(struct graph *g, const struct segment *kind, int live,
+                const struct places *p, int64_t of);
 
 /* ---- residual: y = a + b; what it makes is a boundary ---- */
 

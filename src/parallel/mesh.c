@@ -151,6 +151,12 @@ static bool divides(const char *name, const struct divided *d, int count,
     divides(name, (const struct divided[]){__VA_ARGS__},                              \
             COUNT(((const struct divided[]){__VA_ARGS__})), why)
 
+/* Do equally many tp ranks share each key/value head? */
+static bool groups_shared(const struct layout *l, const struct mesh_limits *m)
+{
+    return m->groups > 0 && l->tp % m->groups == 0;
+}
+
 /* Is this setting legal, given those before it? */
 static bool knob_fits(const struct layout *l, const struct mesh_limits *m, enum knob k,
                       struct reason *why)
@@ -168,7 +174,7 @@ static bool knob_fits(const struct layout *l, const struct mesh_limits *m, enum 
             return because(why, "pp %d x tp %d = %lld does not divide %d ranks", l->pp,
                            l->tp, (long long)inner, l->world);
         return DIVIDES("tp", why, {l->tp, m->heads, "query heads"},
-                       {l->tp, m->groups, "key/value heads"},
+                       {l->tp, groups_shared(l, m) ? 0 : m->groups, "key/value heads"},
                        {l->tp, m->hidden, "hidden columns (dense F)"},
                        {l->tp, m->vocabulary, "words of the vocabulary"},
                        {l->tp, m->vision_heads, "vision heads"},
@@ -292,6 +298,12 @@ const struct view *mesh_view(const struct mesh *m, bool experts)
 int mesh_node(const struct mesh *m, int rank)
 {
     return m->layout.node ? rank / m->layout.node : 0;
+}
+
+bool mesh_speaks(const struct mesh *m, int rank)
+{
+    return view_at(&m->dense, rank, AXIS_PP) == m->layout.pp - 1 &&
+           view_group_index(&m->dense, rank, ON(AXIS_CP) | ON(AXIS_TP)) == 0;
 }
 
 /* ---- printing ---- */

@@ -72,7 +72,8 @@ struct layout {
 
 /* What has to divide, by whom; a 0 asks for nothing (the model has no such part). */
 struct mesh_limits {
-    int heads, groups, hidden;          /* tp: query heads, key/value heads, dense F */
+    int heads, groups, hidden;          /* tp: query heads, key/value heads (which may
+                                         * divide tp instead), dense F */
     int vocabulary;                     /* tp (as padded by the caller, if it is) */
     int vision_heads, vision_hidden, merger_hidden;     /* tp */
     int features;                       /* tp: image features of a row */
@@ -95,6 +96,9 @@ MUST_USE bool mesh_make(const struct layout *l, const struct mesh_limits *limits
 /* The view in which a weight's split axes are meant. */
 const struct view *mesh_view(const struct mesh *m, bool experts);
 int mesh_node(const struct mesh *m, int rank);
+/* Does this rank speak for its rows?  One of the stages, cp and tp ranks that have the
+ * same rows does: where the loss is, on the last stage. */
+bool mesh_speaks(const struct mesh *m, int rank);
 /* Every view multiplied out, and rank 0's groups with their distances. */
 char *mesh_text(const struct mesh *m, struct arena *a);
 

@@ -16,14 +16,14 @@ struct builder {
     const struct order *order;
     struct policy policy;
     struct need need;
-    const int *shards;                  /* [units] or NULL */
     int *now, *grad, *host;     /* [mbs * values] buffers of the value, of its gradient,
                                  * of its parked copy; -1 none */
     bool *stale;                /* [mbs * values] to be restored before backward */
     int *weight, *wgrad;                /* [units] buffers that segments use, -1 none */
     int *param, *param_next;            /* [units], [params]: a unit's, -1 ends */
     bool *written;                      /* [params] the gradient holds something */
-    bool *reduced;                      /* [units] the same of its sharded gradient */
+    bool *reduced;                      /* [units] the same of its summed gradient */
+    int *left;                          /* [units] visits that will still write it */
 };
 
 /* Ids in an arena, all -1. */
@@ -41,8 +41,15 @@ struct step *step_new(struct builder *b, enum step_kind kind, enum lane lane,
 void emit_load(struct builder *b, int value, int mb);
 /* Forward of a node, and what leaves once it has run. */
 void emit_forward(struct builder *b, int node, int mb);
-/* Backward and weight passes of a node, and what they need back first. */
+/* Backward pass of a node, and what it needs back first; the same of its weight pass.
+ * Nothing where the node has none. */
 void emit_backward(struct builder *b, int node, int mb);
+void emit_weight(struct builder *b, int node, int mb);
+/* A value, or its gradient, to or from another rank. */
+void emit_send(struct builder *b, const struct crossing *c, int mb);
+void emit_recv(struct builder *b, const struct crossing *c, int mb);
+void emit_send_grad(struct builder *b, const struct crossing *c, int mb);
+void emit_recv_grad(struct builder *b, const struct crossing *c, int mb);
 /* Bring back what backward of this layer wants from host memory. */
 void emit_fetch_layer(struct builder *b, int layer, int mb);
 
@@ -50,10 +57,12 @@ void emit_fetch_layer(struct builder *b, int layer, int mb);
 
 void units_begin(struct builder *b, struct arena *scratch, const struct plan_options *o,
                  bool backward);
-void units_acquire(struct builder *b, int layer, bool backward);
+void units_acquire(struct builder *b, int layer, enum direction way);
 void units_acquire_node(struct builder *b, const struct node *n);
 /* Gathered weights of unit u are not used again before they are gathered again. */
 void unit_release(struct builder *b, int u);
+/* A backward visit of this layer will come; told of all before the first. */
+void units_expect(struct builder *b, int layer);
 void units_reduce(struct builder *b, int layer);
 void units_end(struct builder *b);      /* gradients that nothing reached are zeroed */
 void fill_w(const struct builder *b, struct step *s, const struct node *n);

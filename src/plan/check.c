@@ -31,7 +31,9 @@ struct checker {
     bool *ran[PASSES];                  /* [mbs * nodes] */
     int *grad;                          /* [mbs * values] buffer of the gradient, -1 */
     int *dw;                            /* [params] buffer its gradient is in, -1 */
-    bool *reduced;                      /* [units] */
+    bool *written;                      /* [params] by a weight pass */
+    bool *reduced, *summed;             /* [units] a shard holds some; holds all */
+    bool *tied;                         /* [units] summed over stages, too */
 };
 
 static bool broken(const struct checker *c, const char *what, int buffer)
@@ -183,12 +185,15 @@ static bool check_weights(struct checker *c, const struct step *s, const struct 
         const struct buffer *x = &c->p->buffer[s->dw[i]];
         if (!w || !w->trainable || x->unit != w->unit || !x->gradient)
             return broken(c, "writes a gradient where there is none", s->dw[i]);
+        if (x->whole && c->summed[w->unit])
+            return broken(c, "changes a gradient that was summed", s->dw[i]);
         bool adds = c->dw[n->w[i]] == s->dw[i];
         if (s->beta_w[i] != (adds ? 1 : 0))
             return broken(c, adds ? "overwrites a weight gradient, beta should be 1"
                                   : "adds to a weight gradient that is not there yet",
                           s->dw[i]);
         c->dw[n->w[i]] = s->dw[i];
+        c->written[n->w[i]] = true;
     }
     return true;
 }
@@ -272,8 +277,71 @@ static bool check_move(struct checker *c, const struct step *s)
     return true;
 }
 
+/* The axes a collective of the unit must speak along. */
+static unsigned unit_along(const struct checker *c, const struct step *s)
+{
+    const struct unit *u = &c->g->unit[s->unit];
+    if (s->kind == STEP_GATHER || s->in[0] != s->out[0])
+        return unit_shard_axes(u);
+    return c->p->ways[s->unit] > 1 ? ON(AXIS_REPLICATE) : unit_holder_axes(u);
+}
+
+static int unit_copies(const struct checker *c, int unit)
+{
+    const struct unit *u = &c->g->unit[unit];
+    unsigned along = c->p->ways[unit] > 1 ? ON(AXIS_REPLICATE) : unit_holder_axes(u);
+    return c->g->mesh ? view_group_size(mesh_view(c->g->mesh, u->experts), along) : 1;
+}
+
+/* What comes from or goes to another stage. */
+static bool check_message(struct checker *c, const struct step *s)
+{
+    const struct value *v = &c->g->value[s->value];
+    int *grad = &c->grad[s->mb * c->g->nvalue + s->value], to = s->din[0];
+    if (!c->p->stages || v->node < 0 || (s->kind != STEP_ADD && s->peer < 0))
+        return broken(c, "is no message of this rank", -1);
+    bool made = c->ran[0][s->mb * c->g->nnode + v->node];
+    switch (s->kind) {
+    case STEP_SEND:
+        return (made && s->in[0] >= 0 && holds(c, s->in[0], s->value, s->mb, false)) ||
+               broken(c, "sends something else", s->in[0]);
+    case STEP_RECV:
+        return (!made && s->out[0] >= 0 && !c->state[s->out[0]].filled &&
+                holds(c, s->out[0], s->value, s->mb, false)) ||
+               broken(c, "receives something else", s->out[0]);
+    case STEP_SEND_GRAD:
+        return (!made && s->dout[0] >= 0 && s->dout[0] == *grad) ||
+               broken(c, "sends another gradient", s->dout[0]);
+    case STEP_RECV_GRAD:
+        if (!made || to < 0 || c->state[to].filled ||
+            !holds(c, to, s->value, s->mb, true))
+            return broken(c, "receives another gradient", to);
+        *grad = *grad < 0 ? to : *grad;
+        return true;
+    default:
+        if (s->in[0] < 0 || to < 0 || to != *grad || c->state[to].read ||
+            s->in[0] == to || !holds(c, s->in[0], s->value, s->mb, true))
+            return broken(c, "adds something else", to);
+        return s->beta[0] == 1 ||
+               broken(c, "overwrites a gradient, beta should be 1", to);
+    }
+}
+
+static bool check_tie(struct checker *c, const struct step *s)
+{
+    if (c->p->gradient[s->unit] < 0 || s->out[0] != c->p->gradient[s->unit] ||
+        s->in[0] != s->out[0] || c->tied[s->unit])
+        return broken(c, "sums something else over stages", s->out[0]);
+    c->tied[s->unit] = c->summed[s->unit] = true;
+    return true;
+}
+
 static bool check_unit(struct checker *c, const struct step *s)
 {
+    if (s->kind == STEP_TIE)
+        return check_tie(c, s);
+    if (s->kind != STEP_ZERO && s->along != unit_along(c, s))
+        return broken(c, "speaks to other ranks than those that hold the unit", -1);
     if (s->kind == STEP_GATHER)
         return s->in[0] >= 0 && s->in[0] == c->p->weight[s->unit] && s->out[0] >= 0 &&
                        c->p->buffer[s->out[0]].unit == s->unit
@@ -282,6 +350,12 @@ static bool check_unit(struct checker *c, const struct step *s)
     if (s->kind == STEP_REDUCE) {
         if (s->out[0] < 0 || s->out[0] != c->p->gradient[s->unit])
             return broken(c, "reduces to somewhere else", s->out[0]);
+        if (c->summed[s->unit])
+            return broken(c, "changes a gradient that was summed", s->out[0]);
+        if (s->in[0] == s->out[0]) {
+            c->summed[s->unit] = true;
+            return true;
+        }
         if (s->beta[0] != (c->reduced[s->unit] ? 1 : 0))
             return broken(c, "loses or invents a reduced gradient", s->out[0]);
         c->reduced[s->unit] = true;
@@ -309,12 +383,15 @@ static bool check_step(struct checker *c, const struct step *s)
     case STEP_LOAD: case STEP_OFFLOAD: case STEP_FETCH:
         ok = check_move(c, s);
         break;
-    case STEP_ZERO: case STEP_GATHER: case STEP_REDUCE:
+    case STEP_ZERO: case STEP_GATHER: case STEP_REDUCE: case STEP_TIE:
         ok = check_unit(c, s);
         break;
     case STEP_SEND: case STEP_RECV: case STEP_SEND_GRAD: case STEP_RECV_GRAD:
+    case STEP_ADD:
+        ok = check_message(c, s);
+        break;
     case STEP_KINDS:
-        return broken(c, "is of a kind that one rank does not have", -1);
+        return broken(c, "is of no known kind", -1);
     }
     ok = ok && touch_all(c, s);
     end_step(c, s);
@@ -341,7 +418,10 @@ static bool check_results(const struct checker *c, bool backward)
     const struct plan *p = c->p;
     for (int i = 0; i < p->mbs * p->outputs; i++) {
         int buffer = p->output_buffer[i];
-        if (!c->state[buffer].filled || c->state[buffer].taken >= 0 ||
+        int node = c->g->value[p->output[i % p->outputs]].node;
+        if (buffer < 0 && p->stages && !c->ran[0][i / p->outputs * c->g->nnode + node])
+            continue;                   /* another stage's */
+        if (buffer < 0 || !c->state[buffer].filled || c->state[buffer].taken >= 0 ||
             !holds(c, buffer, p->output[i % p->outputs], i / p->outputs, false))
             return fail("plan: output %s of microbatch %d is not there at the end",
                         c->g->value[p->output[i % p->outputs]].name, i / p->outputs);
@@ -353,11 +433,25 @@ static bool check_results(const struct checker *c, bool backward)
             return fail("plan: a gradient of unit %s, layer %d, is never reduced",
                         x->name, c->g->unit[x->unit].layer);
     }
+    for (int64_t i = 0; i < p->nbuffer; i++)
+        if (p->buffer[i].value >= 0 && p->buffer[i].gradient && c->state[i].filled &&
+            !c->state[i].read)
+            return fail("plan: the gradient of %s, microbatch %d, is never used",
+                        p->buffer[i].name, p->buffer[i].mb);
+    for (int u = 0; u < c->g->nunit && backward && p->stages; u++)
+        if (p->gradient[u] >= 0 && !c->tied[u] &&
+            stages_holders(p->stages, c->g, u, NULL) > 1)
+            return fail("plan: the gradient of unit %s, layer %d, lacks other stages' "
+                        "share", c->g->unit[u].name, c->g->unit[u].layer);
     for (int64_t i = 0; i < c->g->nparam && backward; i++) {
         const struct param *x = &c->g->param[i];
         int whole = p->gradient[x->unit];
         if (x->trainable && c->dw[i] != whole && !c->reduced[x->unit])
             return fail("plan: parameter %s has no gradient at the end", x->name);
+        if (x->trainable && c->written[i] && !c->summed[x->unit] &&
+            unit_copies(c, x->unit) > 1)
+            return fail("plan: the gradient of %s is not summed over its copies",
+                        x->name);
     }
     return true;
 }
@@ -414,6 +508,9 @@ bool plan_check(const struct plan *p)
     c.dw = NEW(&a, int, g->nparam);
     memset(c.dw, -1, sizeof *c.dw * (size_t)g->nparam);
     c.reduced = NEW(&a, bool, g->nunit);
+    c.summed = NEW(&a, bool, g->nunit);
+    c.tied = NEW(&a, bool, g->nunit);
+    c.written = NEW(&a, bool, g->nparam);
     bool ok = check_all(&c);
     arena_free(&a);
     return ok || fail_kind(FAULT_BUG);

@@ -62,7 +62,7 @@ struct step *step_new(struct builder *b, enum step_kind kind, enum lane lane,
     GROW(b->arena, p->step, p->nstep, p->step_room);
     struct step *s = &p->step[p->nstep++];
     *s = (struct step){.kind = kind, .lane = lane, .node = -1, .value = -1, .unit = -1,
-                       .param = -1, .mb = -1, .work = -1, .again = again};
+                       .param = -1, .mb = -1, .work = -1, .peer = -1, .again = again};
     for (int i = 0; i < MAX_IO; i++)
         s->in[i] = s->out[i] = s->din[i] = s->dout[i] = -1;
     for (int i = 0; i < MAX_WEIGHT; i++)
@@ -87,10 +87,11 @@ static struct step *step_of_node(struct builder *b, enum step_kind kind, int nod
     return s;
 }
 
-static struct step *step_of_value(struct builder *b, enum step_kind kind, int v, int mb)
+static struct step *step_of_value(struct builder *b, enum step_kind kind,
+                                  enum lane lane, int v, int mb)
 {
     const struct value *x = &b->g->value[v];
-    struct step *s = step_new(b, kind, LANE_COPY, x->name, x->tower, false);
+    struct step *s = step_new(b, kind, lane, x->name, x->tower, false);
     s->value = v;
     s->mb = mb;
     return s;
@@ -100,7 +101,7 @@ static struct step *step_of_value(struct builder *b, enum step_kind kind, int v,
 
 void emit_load(struct builder *b, int v, int mb)
 {
-    struct step *s = step_of_value(b, STEP_LOAD, v, mb);
+    struct step *s = step_of_value(b, STEP_LOAD, LANE_COPY, v, mb);
     s->out[0] = buffer_of_value(b, MEMORY_INPUT, v, mb, false);
     b->now[builder_at(b, mb, v)] = s->out[0];
     b->stale[builder_at(b, mb, v)] = false;
@@ -134,7 +135,7 @@ static void park(struct builder *b, int node, int mb)
         b->stale[builder_at(b, mb, v)] = true;
         if (b->need.stay[v] == STAY_RELOAD)
             continue;
-        struct step *s = step_of_value(b, STEP_OFFLOAD, v, mb);
+        struct step *s = step_of_value(b, STEP_OFFLOAD, LANE_COPY, v, mb);
         s->in[0] = b->now[builder_at(b, mb, v)];
         s->out[0] = buffer_of_value(b, MEMORY_HOST, v, mb, false);
         b->host[builder_at(b, mb, v)] = s->out[0];
@@ -155,7 +156,7 @@ static void fetch(struct builder *b, int v, int mb)
         emit_load(b, v, mb);
         return;
     }
-    struct step *s = step_of_value(b, STEP_FETCH, v, mb);
+    struct step *s = step_of_value(b, STEP_FETCH, LANE_COPY, v, mb);
     s->in[0] = b->host[builder_at(b, mb, v)];
     s->out[0] = buffer_of_value(b, MEMORY_ACTIVATION, v, mb, false);
     b->now[builder_at(b, mb, v)] = s->out[0];
@@ -248,6 +249,55 @@ void emit_backward(struct builder *b, int node, int mb)
 {
     if (b->need.backward[node])
         backward(b, node, mb);
+}
+
+void emit_weight(struct builder *b, int node, int mb)
+{
     if (b->need.weight[node])
         weight(b, node, mb);
+}
+
+/* ---- between stages ---- */
+
+static struct step *step_of_crossing(struct builder *b, enum step_kind kind,
+                                     const struct crossing *c, int mb, int stage)
+{
+    struct step *s = step_of_value(b, kind, LANE_PIPE, c->value, mb);
+    s->peer = stage % b->p->stages->ranks;
+    s->tag = builder_at(b, mb, c->value);
+    return s;
+}
+
+void emit_send(struct builder *b, const struct crossing *c, int mb)
+{
+    struct step *s = step_of_crossing(b, STEP_SEND, c, mb, c->to);
+    s->in[0] = b->now[builder_at(b, mb, c->value)];
+}
+
+void emit_recv(struct builder *b, const struct crossing *c, int mb)
+{
+    struct step *s = step_of_crossing(b, STEP_RECV, c, mb, c->from);
+    s->out[0] = buffer_of_value(b, MEMORY_ACTIVATION, c->value, mb, false);
+    b->now[builder_at(b, mb, c->value)] = s->out[0];
+}
+
+void emit_send_grad(struct builder *b, const struct crossing *c, int mb)
+{
+    struct step *s = step_of_crossing(b, STEP_SEND_GRAD, c, mb, c->from);
+    s->dout[0] = b->grad[builder_at(b, mb, c->value)];
+}
+
+void emit_recv_grad(struct builder *b, const struct crossing *c, int mb)
+{
+    int *grad = &b->grad[builder_at(b, mb, c->value)];
+    int got = buffer_of_value(b, MEMORY_ACTIVATION, c->value, mb, true);
+    step_of_crossing(b, STEP_RECV_GRAD, c, mb, c->to)->din[0] = got;
+    if (*grad < 0) {
+        *grad = got;
+        return;
+    }
+    struct step *s = step_of_value(b, STEP_ADD, LANE_COMPUTE, c->value, mb);
+    s->in[0] = got;
+    s->din[0] = *grad;
+    s->beta[0] = 1;
 }

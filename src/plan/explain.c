@@ -21,6 +21,10 @@ void plan_explain_step(const struct plan *p, int64_t step, struct text *t)
              s->again ? "again" : step_name[s->kind], what);
     if (s->mb >= 0)
         text_add(t, "mb%-3d", s->mb);
+    if (s->peer >= 0)
+        text_add(t, " %s stage rank %d",
+                 s->kind == STEP_SEND || s->kind == STEP_SEND_GRAD ? "to" : "from",
+                 s->peer);
     for (int l = 0; l < LANES; l++)
         if (s->wait[l] > 0)
             text_add(t, " after %s %lld", lane_name[l], (long long)s->wait[l] - 1);

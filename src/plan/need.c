@@ -33,27 +33,50 @@ static void mark_forward(struct need *d, struct arena *scratch)
     const struct graph *g = d->graph;
     struct arena_mark m = arena_mark(scratch);
     bool *read = NEW(scratch, bool, g->nvalue);
-    memset(d->last_reader, -1, sizeof *d->last_reader * (size_t)g->nvalue);
     memcpy(read, d->output, sizeof *read * (size_t)g->nvalue);
     for (int64_t k = g->nnode; k-- > 0;) {
         const struct node *n = &g->node[k];
         d->forward[k] = d->backward[k] || d->weight[k];
         for (int i = 0; i < n->nout; i++)
             d->forward[k] |= n->out[i] != NONE && read[n->out[i]];
-        if (!d->forward[k])
-            continue;
-        for (int i = 0; i < n->nout; i++)
-            if (n->out[i] != NONE && d->last_reader[n->out[i]] < 0)
-                d->last_reader[n->out[i]] = (int)k;
-        for (int i = 0; i < n->nin; i++) {
-            if (n->in[i] == NONE)
-                continue;
-            read[n->in[i]] = true;
-            if (d->last_reader[n->in[i]] < 0)
-                d->last_reader[n->in[i]] = (int)k;
-        }
+        for (int i = 0; i < n->nin && d->forward[k]; i++)
+            if (n->in[i] != NONE)
+                read[n->in[i]] = true;
     }
     arena_reset(scratch, m);
+}
+
+/* Of the whole graph only this rank's part is left. */
+static void mark_portion(struct need *d, struct arena *a, const struct stages *stages,
+                      int rank)
+{
+    const struct graph *g = d->graph;
+    struct stages whole = {1, 1, NULL};
+    if (!stages)
+        whole.of = NEW(a, int, g->layers);
+    d->chunks = stages ? stages->chunks : 1;
+    d->portion = portion_make(a, d, stages ? stages : &whole, rank);
+    for (int64_t k = 0; k < g->nnode; k++) {
+        bool here = d->portion.chunk[k] >= 0;
+        d->forward[k] &= here;
+        d->backward[k] &= here;
+        d->weight[k] &= here;
+    }
+}
+
+static void mark_last_reader(struct need *d)
+{
+    const struct graph *g = d->graph;
+    memset(d->last_reader, -1, sizeof *d->last_reader * (size_t)g->nvalue);
+    for (int64_t k = g->nnode; k-- > 0;) {
+        const struct node *n = &g->node[k];
+        for (int i = 0; i < n->nout && d->forward[k]; i++)
+            if (n->out[i] != NONE && d->last_reader[n->out[i]] < 0)
+                d->last_reader[n->out[i]] = (int)k;
+        for (int i = 0; i < n->nin && d->forward[k]; i++)
+            if (n->in[i] != NONE && d->last_reader[n->in[i]] < 0)
+                d->last_reader[n->in[i]] = (int)k;
+    }
 }
 
 static enum stay stay_of(const struct need *d, const struct policy *policy, int v)
@@ -64,7 +87,7 @@ static enum stay stay_of(const struct need *d, const struct policy *policy, int 
         return STAY_KEEP;
     if (x->node < 0)
         return offload ? STAY_RELOAD : STAY_KEEP;
-    if (policy->recompute && policy->recompute[v] && !x->keep &&
+    if (policy->recompute && policy->recompute[v] && !x->keep && d->forward[x->node] &&
         !d->graph->node[x->node].kind->always)
         return STAY_AGAIN;
     return offload ? STAY_PARK : STAY_KEEP;
@@ -131,8 +154,12 @@ static void list_layers(struct need *d)
     for (int l = 0; l < g->layers; l++) {
         d->layer_node[l] = (int)k;
         for (; k < g->nnode && g->node[k].layer == l; k++) {
-            d->layer_forward[l] |= d->forward[k];
-            d->layer_backward[l] |= d->backward[k] || d->weight[k];
+            if (d->portion.chunk[k] < 0)
+                continue;
+            int64_t at = (int64_t)d->portion.chunk[k] * g->layers + l;
+            d->busy[FORWARD][at] |= d->forward[k];
+            d->busy[BACKWARD][at] |= d->backward[k];
+            d->busy[WEIGHT][at] |= d->weight[k];
         }
     }
     REQUIRE(k == g->nnode);
@@ -181,14 +208,14 @@ static void list_all_units(struct need *d, struct arena *a)
         read[k] = d->backward[k] || runs_again(d, &g->node[k]);
         written[k] = d->weight[k] || (d->backward[k] && g->node[k].kind->fused);
     }
-    d->read[0] = list_units(d, a, d->forward);
-    d->read[1] = list_units(d, a, read);
+    d->read[FORWARD] = list_units(d, a, d->forward);
+    d->read[BACKWARD] = list_units(d, a, read);
+    d->read[WEIGHT] = list_units(d, a, NEW(a, bool, g->nnode));
     d->written = list_units(d, a, written);
 }
 
 struct need need_make(struct arena *a, const struct graph *g,
-                      const struct policy *policy, bool backward, const int *output,
-                      int outputs)
+                      const struct policy *policy, const struct need_options *options)
 {
     struct need d = {
         .graph = g,
@@ -199,15 +226,17 @@ struct need need_make(struct arena *a, const struct graph *g,
         .park = NEW(a, int, g->nnode), .park_next = NEW(a, int, g->nvalue),
         .fetch = NEW(a, int, g->layers), .fetch_next = NEW(a, int, g->nvalue),
         .layer_node = NEW(a, int, g->layers + 1),
-        .layer_forward = NEW(a, bool, g->layers),
-        .layer_backward = NEW(a, bool, g->layers),
     };
     int *first = NEW(a, int, g->nvalue);
-    for (int i = 0; i < outputs; i++)
-        d.output[output[i]] = true;
-    if (backward)
+    for (int i = 0; i < options->outputs; i++)
+        d.output[options->output[i]] = true;
+    if (options->backward)
         mark_backward(&d);
     mark_forward(&d, a);
+    mark_portion(&d, a, options->stages, options->rank);
+    for (int i = 0; i < DIRECTIONS; i++)
+        d.busy[i] = NEW(a, bool, (int64_t)d.chunks * g->layers);
+    mark_last_reader(&d);
     mark_stay(&d, policy, first);
     list_moves(&d, first);
     list_layers(&d);

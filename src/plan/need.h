@@ -3,7 +3,9 @@
 #ifndef PLAN_NEED_H
 #define PLAN_NEED_H
 
+#include "plan/order.h"
 #include "plan/policy.h"
+#include "plan/stage.h"
 
 enum stay {
     STAY_NONE,                          /* backward does not read it */
@@ -11,6 +13,14 @@ enum stay {
     STAY_AGAIN,                         /* dropped, made again */
     STAY_PARK,                          /* moved to host memory and back */
     STAY_RELOAD,                        /* an input: dropped, loaded again */
+};
+
+struct need_options {
+    bool backward;                      /* is there a backward pass at all? */
+    const int *output;                  /* values the caller reads after the step */
+    int outputs;
+    const struct stages *stages;        /* NULL: one rank runs everything */
+    int rank;                           /* of the pipeline */
 };
 
 struct unit_list {              /* layer l: unit[first[l]] to unit[first[l + 1] - 1] */
@@ -21,8 +31,11 @@ struct need {
     const struct graph *graph;
     bool *wants;                        /* [values] that get gradients */
     bool *output;                       /* [values] the caller reads after the step */
-    bool *forward, *backward, *weight;  /* [nodes] passes that run.  A fused backward
-                                         * counts as backward even for dw alone. */
+    bool *forward, *backward, *weight;  /* [nodes] passes that run here.  A fused
+                                         * backward counts as backward even for dw
+                                         * alone. */
+    int chunks;
+    struct portion portion;             /* what of the graph is here, what crosses */
     enum stay *stay;                    /* [values] */
     int *last_reader;           /* [values] last node whose forward reads it, or its
                                  * producer; -1: unread input */
@@ -31,15 +44,14 @@ struct need {
     int *fetch, *fetch_next;    /* [layers], [values]: what backward of this layer
                                  * is the first to want back */
     int *layer_node;                    /* [layers + 1] first node of each layer */
-    bool *layer_forward, *layer_backward;               /* [layers] anything to do? */
-    struct unit_list read[2];           /* weights that forward, backward visits read */
+    bool *busy[DIRECTIONS];             /* [chunks * layers] anything to do? */
+    struct unit_list read[DIRECTIONS];  /* weights that visits read; those of weight
+                                         * passes: none but to run a segment again */
     struct unit_list written;           /* gradients that backward visits write */
 };
 
-/* `backward`: is there a backward pass at all? */
 struct need need_make(struct arena *a, const struct graph *g,
-                      const struct policy *policy, bool backward, const int *output,
-                      int outputs);
+                      const struct policy *policy, const struct need_options *options);
 /* Does backward of n give a gradient to its input i? */
 bool need_din(const struct need *d, const struct node *n, int i);
 

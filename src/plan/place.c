@@ -22,7 +22,8 @@ void plan_lifetimes(struct plan *p)
         }
     }
     for (int i = 0; i < p->mbs * p->outputs; i++)
-        p->buffer[p->output_buffer[i]].last = p->nstep;
+        if (p->output_buffer[i] >= 0)
+            p->buffer[p->output_buffer[i]].last = p->nstep;
 }
 
 /* Bytes a buffer occupies. */

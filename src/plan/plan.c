@@ -7,7 +7,7 @@
 
 const char *const step_name[STEP_KINDS] = {
     "forward", "backward", "weight", "zero", "gather", "reduce", "load",
-    "offload", "fetch", "send", "recv", "send_grad", "recv_grad",
+    "offload", "fetch", "send", "recv", "send_dx", "recv_dx", "add", "tie",
 };
 const char *const memory_name[MEMORIES] = {
     "weights", "gradients", "optimizer", "activations", "inputs", "workspace", "host",
@@ -16,29 +16,70 @@ const char *const memory_name[MEMORIES] = {
 /* ---- visits: one layer, one microbatch, one direction ---- */
 
 struct visit {
-    bool backward;
-    int mb, layer;
+    enum direction way;
+    int chunk, mb, layer;
     int left;                           /* nodes of the layer still to emit */
 };
+
+static void leave(struct builder *b, const struct crossings *x, int first, int mb,
+                  void (*emit)(struct builder *b, const struct crossing *c, int mb))
+{
+    for (int i = first; i >= 0; i = x->next[i])
+        emit(b, &x->at[i], mb);
+}
+
+/* One segment's pass, and what other stages wait for. */
+static void visit_node(struct builder *b, const struct visit *v, int n)
+{
+    const struct portion *own = &b->need.portion;
+    switch (v->way) {
+    case FORWARD:
+        emit_forward(b, n, v->mb);
+        leave(b, &own->value, own->value.leave[n], v->mb, emit_send);
+        return;
+    case BACKWARD:
+        emit_backward(b, n, v->mb);
+        leave(b, &own->gradient, own->gradient.leave[n], v->mb, emit_send_grad);
+        if (!b->order->split)
+            emit_weight(b, n, v->mb);
+        return;
+    case WEIGHT: case DIRECTIONS:
+        emit_weight(b, n, v->mb);
+    }
+}
+
+static bool visit_wants(const struct builder *b, const struct visit *v, int n)
+{
+    const struct need *d = &b->need;
+    if (d->portion.chunk[n] != v->chunk)
+        return false;
+    return v->way == FORWARD ? d->forward[n]
+           : v->way == WEIGHT ? d->weight[n]
+                              : d->backward[n] || (d->weight[n] && !b->order->split);
+}
 
 /* Emit the visit's next segment.  Returns false when none is left; *collective tells
  * whether the rest of the visit now waits for other ranks. */
 static bool visit_advance(struct builder *b, struct visit *v, bool *collective)
 {
-    const struct need *d = &b->need;
+    const int *first = &b->need.layer_node[v->layer];
     while (v->left > 0) {
-        int n = v->backward ? d->layer_node[v->layer] + --v->left
-                            : d->layer_node[v->layer + 1] - v->left--;
-        if (v->backward ? !d->backward[n] && !d->weight[n] : !d->forward[n])
+        int n = v->way == FORWARD ? first[1] - v->left-- : first[0] + --v->left;
+        if (!visit_wants(b, v, n))
             continue;
-        if (v->backward)
-            emit_backward(b, n, v->mb);
-        else
-            emit_forward(b, n, v->mb);
+        visit_node(b, v, n);
         *collective = b->g->node[n].kind->lane == LANE_LAYER;
         return true;
     }
     return false;
+}
+
+/* Is this the visit that writes its layer's weight gradients, or the last of those? */
+static bool visit_writes(const struct builder *b, const struct visit *v)
+{
+    const bool *weight = &b->need.busy[WEIGHT][(int64_t)v->chunk * b->g->layers];
+    return v->way == WEIGHT ||
+           (v->way == BACKWARD && !(b->order->split && weight[v->layer]));
 }
 
 /* One visit, or two that run together. */
@@ -65,9 +106,12 @@ static void slot_weave(struct builder *b, struct slot *s)
 static int item_layers(const struct builder *b, struct order_item item, int *layer)
 {
     int count = 0, layers = b->g->layers;
+    const bool *const *busy = (const bool *const *)b->need.busy;
     for (int i = 0; i < layers; i++) {
-        int l = item.backward ? layers - 1 - i : i;
-        if (item.backward ? b->need.layer_backward[l] : b->need.layer_forward[l])
+        int l = item.way == FORWARD ? i : layers - 1 - i;
+        int64_t at = (int64_t)item.chunk * layers + l;
+        if (busy[item.way][at] ||
+            (item.way == BACKWARD && !b->order->split && busy[WEIGHT][at]))
             layer[count++] = l;
     }
     return count;
@@ -80,20 +124,21 @@ static struct slot *slots_make(const struct builder *b, struct arena *a, int64_t
     int64_t n = 0, room = 0;
     int *layer[2] = {NEW(a, int, b->g->layers), NEW(a, int, b->g->layers)};
     for (int64_t k = 0; k < o->count; k++) {
-        bool pair = b->policy.weave && k + 1 < o->count && o->item[k].backward &&
-                    !o->item[k + 1].backward;
+        bool pair = b->policy.weave && k + 1 < o->count &&
+                    o->item[k].way == BACKWARD && o->item[k + 1].way == FORWARD;
         int length[2] = {item_layers(b, o->item[k], layer[0]), 0};
         if (pair)
             length[1] = item_layers(b, o->item[k + 1], layer[1]);
-        for (int i = 0; i < MAX(length[0], length[1]); i++) {
+        for (int i = 0; i < MAX(1, MAX(length[0], length[1])); i++) {
             GROW(a, slot, n, room);
             slot[n] = (struct slot){.begin = i == 0 ? k : -1, .items = 1 + pair};
             for (int j = 0; j <= pair; j++) {
                 if (i >= length[j])
                     continue;
+                const struct order_item *x = &o->item[k + j];
                 const int *first = &b->need.layer_node[layer[j][i]];
                 slot[n].visit[slot[n].width++] = (struct visit){
-                    .backward = o->item[k + j].backward, .mb = o->item[k + j].mb,
+                    .way = x->way, .chunk = x->chunk, .mb = x->mb,
                     .layer = layer[j][i], .left = first[1] - first[0]};
             }
             n++;
@@ -108,38 +153,53 @@ static struct slot *slots_make(const struct builder *b, struct arena *a, int64_t
 
 /* What a forward reads from its batch: loaded one order item ahead, so that the copy
  * hides behind the item before. */
-static void load_item(struct builder *b, int64_t item, bool *loaded)
+static void load_item(struct builder *b, int64_t i, bool *loaded)
 {
-    if (item >= b->order->count || b->order->item[item].backward ||
-        loaded[b->order->item[item].mb])
+    const struct order_item *x = i < b->order->count ? &b->order->item[i] : NULL;
+    if (!x || x->way != FORWARD || loaded[i])
         return;
-    loaded[b->order->item[item].mb] = true;
+    loaded[i] = true;
     for (int v = 0; v < b->g->nvalue; v++)
-        if (b->g->value[v].node < 0 && b->need.last_reader[v] >= 0)
-            emit_load(b, v, b->order->item[item].mb);
+        if (b->need.portion.input[v] == x->chunk)
+            emit_load(b, v, x->mb);
 }
 
-static void slot_begin(struct builder *b, const struct slot *s, const struct slot *next,
-                       bool *loaded)
+/* What other stages have for an item: wanted now, as its first segment may read it. */
+static void arrive_item(struct builder *b, const struct order_item *x)
+{
+    const struct portion *own = &b->need.portion;
+    const struct crossings *value = &own->value, *gradient = &own->gradient;
+    if (x->way == FORWARD)
+        leave(b, value, value->arrive[x->chunk], x->mb, emit_recv);
+    if (x->way != BACKWARD)
+        return;
+    leave(b, gradient, gradient->arrive[x->chunk], x->mb, emit_recv_grad);
+    leave(b, gradient, gradient->early[x->chunk], x->mb, emit_send_grad);
+}
+
+/* `ahead`: the slot and those after it whose weights are wanted now. */
+static void slot_begin(struct builder *b, const struct slot *s, int64_t ahead,
+                       const struct slot *next, bool *loaded)
 {
     for (int i = 0; s->begin >= 0 && i <= s->items; i++)
         load_item(b, s->begin + i, loaded);
+    for (int i = 0; s->begin >= 0 && i < s->items; i++)
+        arrive_item(b, &b->order->item[s->begin + i]);
+    for (int64_t k = 0; k < ahead; k++)                 /* before the release */
+        for (int j = 0; j < s[k].width; j++)
+            units_acquire(b, s[k].visit[j].layer, s[k].visit[j].way);
     for (int j = 0; j < s->width; j++)
-        units_acquire(b, s->visit[j].layer, s->visit[j].backward);
-    for (int j = 0; next && j < next->width; j++)       /* ahead, before the release */
-        units_acquire(b, next->visit[j].layer, next->visit[j].backward);
-    for (int j = 0; j < s->width; j++)
-        if (s->visit[j].backward)
+        if (s->visit[j].way == BACKWARD)
             emit_fetch_layer(b, s->visit[j].layer, s->visit[j].mb);
     for (int j = 0; next && j < next->width; j++)
-        if (next->visit[j].backward)
+        if (next->visit[j].way == BACKWARD)
             emit_fetch_layer(b, next->visit[j].layer, next->visit[j].mb);
 }
 
 static bool slot_reads(const struct builder *b, const struct slot *s, int u)
 {
-    for (int j = 0; s && j < s->width; j++) {
-        const struct unit_list *list = &b->need.read[s->visit[j].backward];
+    for (int j = 0; j < s->width; j++) {
+        const struct unit_list *list = &b->need.read[s->visit[j].way];
         int layer = s->visit[j].layer;
         for (int i = list->first[layer]; i < list->first[layer + 1]; i++)
             if (list->unit[i] == u)
@@ -148,27 +208,39 @@ static bool slot_reads(const struct builder *b, const struct slot *s, int u)
     return false;
 }
 
-static void release(struct builder *b, const struct visit *v, const struct slot *next)
+/* Drop the visit's weights, but those that the `ahead` slots from `next` on want. */
+static void release(struct builder *b, const struct visit *v, const struct slot *next,
+                    int64_t ahead)
 {
-    const struct unit_list *list = &b->need.read[v->backward];
-    for (int i = list->first[v->layer]; i < list->first[v->layer + 1]; i++)
-        if (!b->policy.keep_weights && !slot_reads(b, next, list->unit[i]))
+    enum direction way = v->way == FORWARD ? FORWARD : BACKWARD;
+    const struct unit_list *list = &b->need.read[way];
+    for (int i = list->first[v->layer]; i < list->first[v->layer + 1]; i++) {
+        bool wanted = b->policy.keep_weights;
+        for (int64_t k = 0; k < ahead && !wanted; k++)
+            wanted = slot_reads(b, &next[k], list->unit[i]);
+        if (!wanted)
             unit_release(b, list->unit[i]);
+    }
 }
 
 static void emit_all(struct builder *b, struct arena *scratch)
 {
     int64_t count;
     struct slot *slot = slots_make(b, scratch, &count);
-    bool *loaded = NEW(scratch, bool, b->order->mbs);
+    bool *loaded = NEW(scratch, bool, b->order->count);
+    for (int64_t k = 0; k < count; k++)
+        for (int j = 0; j < slot[k].width; j++)
+            if (visit_writes(b, &slot[k].visit[j]))
+                units_expect(b, slot[k].visit[j].layer);
     for (int64_t k = 0; k < count; k++) {
         const struct slot *next = k + 1 < count ? &slot[k + 1] : NULL;
-        slot_begin(b, &slot[k], next, loaded);
+        int64_t ahead = MIN(b->p->sharding.prefetch, count - 1 - k);
+        slot_begin(b, &slot[k], 1 + ahead, next, loaded);
         slot_weave(b, &slot[k]);
         for (int j = 0; j < slot[k].width; j++) {
-            if (slot[k].visit[j].backward)
+            if (visit_writes(b, &slot[k].visit[j]))
                 units_reduce(b, slot[k].visit[j].layer);
-            release(b, &slot[k].visit[j], next);
+            release(b, &slot[k].visit[j], next, ahead);
         }
     }
 }
@@ -180,7 +252,10 @@ static void outputs_keep(struct builder *b)
     struct plan *p = b->p;
     for (int mb = 0; mb < p->mbs; mb++)
         for (int i = 0; i < p->outputs; i++) {
+            int node = b->g->value[p->output[i]].node;
             int buffer = b->now[builder_at(b, mb, p->output[i])];
+            if (b->need.portion.chunk[node] < 0)
+                continue;               /* another stage's */
             REQUIRE(buffer >= 0);
             p->output_buffer[mb * p->outputs + i] = buffer;
         }
@@ -194,9 +269,12 @@ struct plan *plan_build(struct arena *a, const struct graph *g,
     struct plan *p = NEW(a, struct plan, 1);
     bool backward = false;
     for (int64_t i = 0; i < order->count; i++)
-        backward |= order->item[i].backward;
+        backward |= order->item[i].way == BACKWARD;
     *p = (struct plan){
-        .graph = g, .mbs = order->mbs, .outputs = options->outputs,
+        .graph = g, .stages = options->stages, .stage = options->stage,
+        .mbs = order->mbs, .outputs = options->outputs,
+        .sharding = options->sharding ? *options->sharding : (struct sharding){0},
+        .home = NEW(a, int, g->nunit), .ways = builder_ids(a, g->nunit),
         .weight = builder_ids(a, g->nunit), .gradient = builder_ids(a, g->nunit),
         .moment = {builder_ids(a, g->nunit), builder_ids(a, g->nunit)},
         .output = NEW(a, int, options->outputs),
@@ -211,12 +289,14 @@ struct plan *plan_build(struct arena *a, const struct graph *g,
     struct builder b = {
         .p = p, .arena = a, .g = g, .order = order,
         .policy = options->policy ? *options->policy : policy_plain(),
-        .shards = options->shards,
         .now = builder_ids(&scratch, cells), .grad = builder_ids(&scratch, cells),
         .host = builder_ids(&scratch, cells), .stale = NEW(&scratch, bool, cells),
     };
-    b.need = need_make(&scratch, g, &b.policy, backward, options->output,
-                       options->outputs);
+    b.need = need_make(&scratch, g, &b.policy, &(struct need_options){
+        .backward = backward, .output = options->output, .outputs = options->outputs,
+        .stages = options->stages, .rank = options->stage});
+    REQUIRE(MAX(order->chunks, 1) == b.need.chunks);
+    memcpy(p->home, b.need.portion.home, sizeof *p->home * (size_t)g->nunit);
     units_begin(&b, &scratch, options, backward);
     emit_all(&b, &scratch);
     if (backward)

@@ -12,12 +12,15 @@
  *
  * Passes, one file each: policy.c (names to masks), order.c (pipeline order), need.c
  * (which segments and values backward needs), plan.c (the list), place.c (memory),
- * waits.c (lanes), simulate.c, explain.c, check.c (an independent verifier). */
+ * waits.c (lanes), simulate.c, explain.c, check.c (an independent verifier).  Of a
+ * pipeline: cut.c, stage.c (what of the model is whose), pipe.c (all its ranks). */
 #ifndef PLAN_PLAN_H
 #define PLAN_PLAN_H
 
 #include "base/text.h"
+#include "plan/order.h"
 #include "plan/policy.h"
+#include "plan/stage.h"
 
 enum step_kind {
     STEP_FORWARD, STEP_BACKWARD, STEP_WEIGHT,
@@ -25,7 +28,11 @@ enum step_kind {
     STEP_GATHER, STEP_REDUCE,           /* a unit's weights in, its gradients out */
     STEP_LOAD,                          /* one batch input to the device */
     STEP_OFFLOAD, STEP_FETCH,           /* one value to host memory and back */
-    STEP_SEND, STEP_RECV, STEP_SEND_GRAD, STEP_RECV_GRAD,
+    STEP_SEND, STEP_RECV,               /* one value to or from another stage's rank */
+    STEP_SEND_GRAD, STEP_RECV_GRAD,     /* and its gradient: of din, dout */
+    STEP_ADD,                           /* a received gradient to one that is there */
+    STEP_TIE,                           /* a unit's gradient, summed over the stages'
+                                         * ranks that have the unit */
     STEP_KINDS
 };
 extern const char *const step_name[STEP_KINDS];
@@ -39,17 +46,6 @@ enum memory {
     MEMORIES
 };
 extern const char *const memory_name[MEMORIES];
-
-/* ---- order: what one rank does in a step, pipeline-wise ---- */
-
-struct order_item { bool backward; int mb; };
-struct order {
-    int mbs;                            /* microbatches */
-    int64_t count;
-    struct order_item *item;
-};
-struct order order_1f1b(struct arena *a, int stage, int stages, int mbs);
-struct order order_forward(struct arena *a, int mbs);   /* evaluation, generation */
 
 /* ---- the plan ---- */
 
@@ -76,6 +72,11 @@ struct step {
     int work;                           /* scratch buffer, -1 none */
     float beta[MAX_IO], beta_w[MAX_WEIGHT];             /* reduce: beta[0] */
     bool again;                         /* a forward that runs a second time */
+    unsigned along;                     /* gather, reduce: axes of the group, in the
+                                         * view the unit lives in.  in[0] == out[0]: in
+                                         * place, and a reduce is then an all-reduce */
+    int peer;                           /* send, recv: the other's place along pp; -1 */
+    int64_t tag;                        /* of the message: the same for both */
     int tally;                          /* row of plan.tally */
     int64_t at;                         /* position within its lane */
     int64_t wait[LANES];                /* run after this many steps of that lane */
@@ -89,8 +90,26 @@ struct tally {
     int64_t count;
 };
 
+/* What the ranks that hold the same piece divide among them, and when they talk.  Read
+ * by acquire, release and reduce in units.c and by nothing else.  Each copy of a hybrid
+ * layout (AXIS_REPLICATE) has all shards. */
+struct sharding {
+    bool state;         /* gradients and moments are divided, an update is of a shard;
+                         * else they are whole everywhere, summed after the last
+                         * microbatch */
+    bool weights;       /* (with state) so are weights: gathered for a visit, dropped
+                         * after it; else they are gathered once a step */
+    bool each;          /* (with state) gradients are summed after every microbatch */
+    int prefetch;       /* visits that weights are gathered ahead */
+};
+
 struct plan {
     const struct graph *graph;
+    const struct stages *stages;        /* NULL: not a pipeline */
+    int stage;                          /* this rank's place in it */
+    int *home;                          /* [units] the first place that has it: one of
+                                         * those that update the same speaks for all */
+    struct sharding sharding;
     int mbs;
     int64_t nstep, nbuffer, ntally, step_room, buffer_room, tally_room;
     struct step *step;
@@ -106,24 +125,29 @@ struct plan {
                                          * beyond is lost to placement, or is slack */
 
     int moments;
-    int *weight, *gradient, *moment[2]; /* [units] whole-run buffers, -1 none */
+    int *weight, *gradient, *moment[2]; /* [units] whole-run buffers, -1 none: frozen,
+                                         * or another stage's */
+    int *ways;                          /* [units] ranks that divide them; 1: whole */
     int outputs, *output;               /* values kept to the end of the step */
-    int *output_buffer;                 /* [mbs * outputs] */
+    int *output_buffer;                 /* [mbs * outputs] -1: another stage makes it */
 };
 
 struct plan_options {
     const struct order *order;
     const struct policy *policy;        /* NULL: policy_plain() */
+    const struct stages *stages;        /* of a pipeline, and the order's place in it;
+                                         * NULL: one rank runs everything */
+    int stage;
     int moments;                        /* optimizer tensors of a trainable param */
     const int *output;                  /* values the caller reads after the step */
     int outputs;
-    const int *shards;                  /* [units] ranks each unit's storage is divided
-                                         * over; NULL: one each, nothing to gather */
-    const struct plan *state;           /* share that plan's whole-run memory; its graph
-                                         * has the same units and params.  Or NULL */
+    const struct sharding *sharding;    /* NULL: nothing is divided */
+    const struct plan *state;           /* share that plan's whole-run memory and its
+                                         * sharding; its graph has the same units and
+                                         * params.  Or NULL */
 };
 
-/* The plan lives in the arena; the graph must outlive it. */
+/* The plan lives in the arena; the graph and the stages must outlive it. */
 struct plan *plan_build(struct arena *a, const struct graph *g,
                         const struct plan_options *options);
 
@@ -152,11 +176,35 @@ int plan_memory(const struct plan *p, struct arena *a, struct memory_row **rows)
  * before it is written, a wrong beta, two live buffers in one place, a missing wait. */
 MUST_USE bool plan_check(const struct plan *p);
 
+/* ---- all ranks of a pipeline together: pipe.c ---- */
+
+/* plan[r] is that of place r along pp.  Fails with the first message that nobody sends,
+ * nobody receives, or that comes in another order than it is waited for, and where all
+ * wait for each other.  Sends never wait for the receiver (parallel/comm.h). */
+MUST_USE bool pipe_check(const struct plan *const *plan, int ranks);
+/* Predicted seconds of one step of them all; cost[r][i] is that of plan r's step i by
+ * itself, a message arrives when its send and then its recv have taken theirs. */
+struct pipe_prediction {
+    double seconds;
+    double bubble;                      /* share of all compute lanes' time in which
+                                         * they wait, 0 to 1 */
+};
+MUST_USE bool pipe_simulate(const struct plan *const *plan, int ranks,
+                            const double *const *cost, struct pipe_prediction *out);
+
 /* ---- what a step touches: for passes ---- */
 
 struct touch { int buffer; bool write; };
 enum { MAX_TOUCH = 4 * MAX_IO + 2 * MAX_WEIGHT + 1 };
 int step_touches(const struct step *s, struct touch out[MAX_TOUCH]);
+
+/* ---- how a unit's state is divided ---- */
+
+/* Ranks with the same piece that divide its storage, and all of them. */
+unsigned unit_shard_axes(const struct unit *u);
+unsigned unit_holder_axes(const struct unit *u);
+/* Shards of plan.ways[unit] ranks: equal, of whole cache lines. */
+struct flat unit_flat(const struct plan *p, int unit);
 
 /* ---- passes, in the order plan_build runs them ---- */
 

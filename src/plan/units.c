@@ -4,11 +4,47 @@
  * where ranks share storage it is all that changes. */
 #include "plan/builder.h"
 
+enum { EVEN = 16 };                     /* elements: shards stay aligned */
+
+unsigned unit_holder_axes(const struct unit *u)
+{
+    return holder_axes(u->split);
+}
+
+unsigned unit_shard_axes(const struct unit *u)
+{
+    return unit_holder_axes(u) & ~ON(AXIS_REPLICATE);
+}
+
+struct flat unit_flat(const struct plan *p, int unit)
+{
+    return flat_make(p->graph->unit[unit].count, p->ways[unit], EVEN);
+}
+
+/* Ranks of the unit's view along these axes. */
+static int unit_ways(const struct builder *b, int u, unsigned along)
+{
+    const struct graph *g = b->g;
+    return g->mesh ? view_group_size(mesh_view(g->mesh, g->unit[u].experts), along) : 1;
+}
+
+static bool divided(const struct builder *b, int u)
+{
+    return b->p->ways[u] > 1;
+}
+
 static int buffer_of_unit(struct builder *b, enum memory kind, int u, int64_t count)
 {
     return buffer_new(b, (struct buffer){
         .kind = kind, .name = b->g->unit[u].name, .value = -1, .unit = u, .mb = -1,
         .gradient = kind == MEMORY_GRADIENT, .bytes = count * dtype_bytes(DTYPE_F32)});
+}
+
+/* Room for all shards together. */
+static int buffer_of_shards(struct builder *b, enum memory kind, int u)
+{
+    struct flat f = unit_flat(b->p, u);
+    return buffer_of_unit(b, kind, u, flat_padded(&f));
 }
 
 static struct step *step_of_unit(struct builder *b, enum step_kind kind, int u,
@@ -21,28 +57,48 @@ static struct step *step_of_unit(struct builder *b, enum step_kind kind, int u,
     return s;
 }
 
-/* ---- gathered one visit ahead, dropped after use ---- */
-
-static bool sharded(const struct builder *b, int u)
-{
-    return b->shards && b->shards[u] > 1;
-}
+/* ---- weights: gathered some visits ahead, dropped after use ---- */
 
 static void acquire_unit(struct builder *b, int u)
 {
     if (b->weight[u] >= 0)
         return;
+    b->weight[u] = b->p->sharding.weights ? buffer_of_shards(b, MEMORY_WEIGHT, u)
+                                          : b->p->weight[u];
     struct step *s = step_of_unit(b, STEP_GATHER, u, -1);
     s->in[0] = b->p->weight[u];
-    s->out[0] = b->weight[u] = buffer_of_unit(b, MEMORY_WEIGHT, u, b->g->unit[u].count);
+    s->out[0] = b->weight[u];
+    s->along = unit_shard_axes(&b->g->unit[u]);
 }
 
-void units_acquire(struct builder *b, int layer, bool backward)
+void units_acquire(struct builder *b, int layer, enum direction way)
 {
-    const struct unit_list *list = &b->need.read[backward];
+    const struct unit_list *list = &b->need.read[way];
     for (int i = list->first[layer]; i < list->first[layer + 1]; i++)
         acquire_unit(b, list->unit[i]);
 }
+
+void units_acquire_node(struct builder *b, const struct node *n)
+{
+    for (int i = 0; i < n->nw; i++)
+        if (n->w[i] != NONE)
+            acquire_unit(b, b->g->param[n->w[i]].unit);
+}
+
+void unit_release(struct builder *b, int u)
+{
+    if (divided(b, u) && b->p->sharding.weights)
+        b->weight[u] = -1;
+}
+
+void fill_w(const struct builder *b, struct step *s, const struct node *n)
+{
+    for (int i = 0; i < n->nw; i++)
+        if (n->w[i] != NONE)
+            s->w[i] = b->weight[b->g->param[n->w[i]].unit];
+}
+
+/* ---- gradients: summed over holders after each microbatch or the last ---- */
 
 /* A gradient that nothing wrote is zero, and says so. */
 static void zero_rest(struct builder *b, int u)
@@ -55,29 +111,55 @@ static void zero_rest(struct builder *b, int u)
     }
 }
 
+/* This rank's shard of the sum. */
+static void reduce_scatter(struct builder *b, int u)
+{
+    zero_rest(b, u);
+    struct step *s = step_of_unit(b, STEP_REDUCE, u, -1);
+    s->in[0] = b->wgrad[u];
+    s->out[0] = b->p->gradient[u];
+    s->beta[0] = b->reduced[u];
+    s->along = unit_shard_axes(&b->g->unit[u]);
+    b->reduced[u] = true;
+    b->wgrad[u] = -1;
+    for (int k = b->param[u]; k >= 0; k = b->param_next[k])
+        b->written[k] = false;
+}
+
+static void all_reduce(struct builder *b, int u, unsigned along)
+{
+    if (unit_ways(b, u, along) == 1)
+        return;
+    struct step *s = step_of_unit(b, STEP_REDUCE, u, -1);
+    s->in[0] = s->out[0] = b->p->gradient[u];
+    s->along = along;
+}
+
+void units_expect(struct builder *b, int layer)
+{
+    const struct unit_list *list = &b->need.written;
+    for (int i = list->first[layer]; i < list->first[layer + 1]; i++)
+        b->left[list->unit[i]]++;
+}
+
 void units_reduce(struct builder *b, int layer)
 {
     const struct unit_list *list = &b->need.written;
     for (int i = list->first[layer]; i < list->first[layer + 1]; i++) {
         int u = list->unit[i];
-        if (!sharded(b, u) || b->wgrad[u] < 0)
-            continue;
-        zero_rest(b, u);
-        struct step *s = step_of_unit(b, STEP_REDUCE, u, -1);
-        s->in[0] = b->wgrad[u];
-        s->out[0] = b->p->gradient[u];
-        s->beta[0] = b->reduced[u];
-        b->reduced[u] = true;
-        b->wgrad[u] = -1;
-        for (int k = b->param[u]; k >= 0; k = b->param_next[k])
-            b->written[k] = false;
+        if (b->p->gradient[u] < 0)
+            continue;                   /* frozen */
+        bool last = --b->left[u] == 0;
+        if (divided(b, u)) {
+            if (b->wgrad[u] >= 0 && (last || b->p->sharding.each))
+                reduce_scatter(b, u);
+            if (last)
+                all_reduce(b, u, ON(AXIS_REPLICATE));
+        } else if (last) {
+            zero_rest(b, u);
+            all_reduce(b, u, unit_holder_axes(&b->g->unit[u]));
+        }
     }
-}
-
-void unit_release(struct builder *b, int u)
-{
-    if (sharded(b, u))
-        b->weight[u] = -1;
 }
 
 /* Weight gradients add up over microbatches and over nodes that share a parameter. */
@@ -88,25 +170,23 @@ void fill_dw(struct builder *b, struct step *s, const struct node *n)
             continue;
         int u = b->g->param[n->w[i]].unit;
         if (b->wgrad[u] < 0)
-            b->wgrad[u] = buffer_of_unit(b, MEMORY_GRADIENT, u, b->g->unit[u].count);
+            b->wgrad[u] = buffer_of_shards(b, MEMORY_GRADIENT, u);
         s->dw[i] = b->wgrad[u];
         s->beta_w[i] = b->written[n->w[i]];
         b->written[n->w[i]] = true;
     }
 }
 
-void fill_w(const struct builder *b, struct step *s, const struct node *n)
+/* Stages that use the same weights have a share of the gradient each.  All have the
+ * same units in the same order, so none waits for two others crosswise. */
+static void tie_all(struct builder *b)
 {
-    for (int i = 0; i < n->nw; i++)
-        if (n->w[i] != NONE)
-            s->w[i] = b->weight[b->g->param[n->w[i]].unit];
-}
-
-void units_acquire_node(struct builder *b, const struct node *n)
-{
-    for (int i = 0; i < n->nw; i++)
-        if (n->w[i] != NONE)
-            acquire_unit(b, b->g->param[n->w[i]].unit);
+    for (int u = 0; b->p->stages && u < b->g->nunit; u++) {
+        if (b->p->gradient[u] < 0 || !b->need.portion.tied[u])
+            continue;
+        struct step *s = step_of_unit(b, STEP_TIE, u, -1);
+        s->in[0] = s->out[0] = b->p->gradient[u];
+    }
 }
 
 void units_end(struct builder *b)
@@ -114,13 +194,14 @@ void units_end(struct builder *b)
     for (int u = 0; u < b->g->nunit; u++) {
         if (b->p->gradient[u] < 0)
             continue;
-        if (!sharded(b, u)) {
+        if (!divided(b, u)) {
             zero_rest(b, u);
         } else if (!b->reduced[u]) {
             struct step *s = step_of_unit(b, STEP_ZERO, u, -1);
             s->dw[0] = b->p->gradient[u];
         }
     }
+    tie_all(b);
 }
 
 /* ---- whole-run memory ---- */
@@ -133,30 +214,45 @@ static bool unit_trains(const struct builder *b, int u)
     return false;
 }
 
-static int buffer_whole(struct builder *b, enum memory kind, const char *name, int u)
+static int buffer_whole(struct builder *b, enum memory kind, const char *name, int u,
+                        bool shard)
 {
-    enum { EVEN = 16 };                 /* shards are equal and stay aligned */
-    int shards = sharded(b, u) ? b->shards[u] : 1;
-    int64_t part = (b->g->unit[u].count + shards - 1) / shards;
-    int i = buffer_of_unit(b, kind, u, (part + EVEN - 1) / EVEN * EVEN);
+    struct flat f = unit_flat(b->p, u);
+    int i = buffer_of_unit(b, kind, u, shard ? f.each : flat_padded(&f));
     b->p->buffer[i].whole = true;
     b->p->buffer[i].name = name;
     return i;
+}
+
+/* What never changes is only divided to save its memory. */
+static void ways_set(struct builder *b)
+{
+    const struct sharding *x = &b->p->sharding;
+    REQUIRE(x->state || !x->weights);
+    for (int u = 0; u < b->g->nunit; u++) {
+        bool divide = x->weights || (x->state && unit_trains(b, u));
+        b->p->ways[u] =
+            divide ? unit_ways(b, u, unit_shard_axes(&b->g->unit[u])) : 1;
+    }
 }
 
 static void state_make(struct builder *b, int moments, bool backward)
 {
     struct plan *p = b->p;
     p->moments = moments;
+    ways_set(b);
+    const bool *here = b->need.portion.unit;
     for (int u = 0; u < b->g->nunit; u++)
-        p->weight[u] = buffer_whole(b, MEMORY_WEIGHT, "weight", u);
+        if (here[u])
+            p->weight[u] =
+                buffer_whole(b, MEMORY_WEIGHT, "weight", u, p->sharding.weights);
     for (int u = 0; u < b->g->nunit; u++)
-        if (backward && unit_trains(b, u))
-            p->gradient[u] = buffer_whole(b, MEMORY_GRADIENT, "gradient", u);
+        if (here[u] && backward && unit_trains(b, u))
+            p->gradient[u] = buffer_whole(b, MEMORY_GRADIENT, "gradient", u, true);
     for (int k = 0; k < moments; k++)
         for (int u = 0; u < b->g->nunit; u++)
-            if (unit_trains(b, u))
-                p->moment[k][u] = buffer_whole(b, MEMORY_OPTIMIZER, "moment", u);
+            if (here[u] && unit_trains(b, u))
+                p->moment[k][u] = buffer_whole(b, MEMORY_OPTIMIZER, "moment", u, true);
 }
 
 /* The same places as in another plan of the same parameters. */
@@ -175,6 +271,8 @@ static void state_share(struct builder *b, const struct plan *from)
     for (int64_t i = 0; i < from->nbuffer && from->buffer[i].whole; i++)
         buffer_new(b, from->buffer[i]);
     p->moments = from->moments;
+    p->sharding = from->sharding;
+    memcpy(p->ways, from->ways, size);
     memcpy(p->weight, from->weight, size);
     memcpy(p->gradient, from->gradient, size);
     for (int k = 0; k < 2; k++)
@@ -195,12 +293,13 @@ void units_begin(struct builder *b, struct arena *scratch, const struct plan_opt
     b->wgrad = builder_ids(scratch, g->nunit);
     b->written = NEW(scratch, bool, g->nparam);
     b->reduced = NEW(scratch, bool, g->nunit);
+    b->left = NEW(scratch, int, g->nunit);
     if (o->state)
         state_share(b, o->state);
     else
         state_make(b, o->moments, backward);
     for (int u = 0; u < g->nunit; u++)
-        if (!sharded(b, u)) {
+        if (!divided(b, u)) {
             b->weight[u] = b->p->weight[u];
             b->wgrad[u] = b->p->gradient[u];
         }

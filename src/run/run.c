@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/queue.h"
+#include "run/groups.h"
 #include "run/slab.h"
 #include "run/view.h"
 
@@ -30,6 +31,8 @@ struct machine {
     struct arena memory;                /* of the current plan: lists, views, counts */
     struct slab device, host;
     struct views views;
+    struct groups groups;
+    const struct comm **comm;           /* [steps] */
     const void **bound;                 /* [mbs * values] */
     bool check, trace;
     struct span *span;                  /* [steps] */
@@ -66,6 +69,53 @@ static void run_zero(const struct machine *m, const struct step *s)
     memset(t.data, 0, (size_t)(tensor_count(t) * dtype_bytes(t.dtype)));
 }
 
+/* A lost rank shows at the end of the machine's step: see groups.world there. */
+static void run_gather(const struct machine *m, int64_t i)
+{
+    const struct step *s = &m->plan->step[i];
+    const struct comm *c = m->comm[i];
+    const struct buffer *from = &m->plan->buffer[s->in[0]];
+    const struct buffer *to = &m->plan->buffer[s->out[0]];
+    int64_t each = to->bytes / c->size, at = from == to ? c->rank * each : 0;
+    comm_all_gather(c, DTYPE_F32, m->device.at + from->offset + at,
+                    m->device.at + to->offset, each / dtype_bytes(DTYPE_F32));
+}
+
+static void run_reduce(const struct machine *m, int64_t i)
+{
+    const struct step *s = &m->plan->step[i];
+    const struct buffer *from = &m->plan->buffer[s->in[0]];
+    const struct buffer *to = &m->plan->buffer[s->out[0]];
+    int64_t count = to->bytes / dtype_bytes(DTYPE_F32);
+    if (from == to)
+        comm_all_reduce(m->comm[i], DTYPE_F32, m->device.at + to->offset, count);
+    else
+        comm_reduce_scatter(m->comm[i], DTYPE_F32, m->device.at + from->offset,
+                            s->beta[0], m->device.at + to->offset, count);
+}
+
+/* One value or gradient, from or to another stage. */
+static void run_message(const struct machine *m, int64_t i)
+{
+    const struct step *s = &m->plan->step[i];
+    const struct value *v = &m->plan->graph->value[s->value];
+    const int buffer[] = {s->in[0], s->out[0], s->dout[0], s->din[0]};
+    int at = s->kind - STEP_SEND;
+    char *data = m->device.at + m->plan->buffer[buffer[at]].offset;
+    if (s->kind == STEP_SEND || s->kind == STEP_SEND_GRAD)
+        comm_send(m->comm[i], v->dtype, s->peer, s->tag, data, value_count(v));
+    else
+        comm_recv(m->comm[i], v->dtype, s->peer, s->tag, data, value_count(v));
+}
+
+static void run_add(struct machine *m, const struct step *s)
+{
+    m->options.ops->axpby(&m->stream, 1,
+                          view_value(&m->views, m->device.at, s->value, s->in[0]),
+                          s->beta[0],
+                          view_value(&m->views, m->device.at, s->value, s->din[0]));
+}
+
 static void run_step(struct machine *m, struct lane_state *lane, int64_t i)
 {
     const struct step *s = &m->plan->step[i];
@@ -73,6 +123,7 @@ static void run_step(struct machine *m, struct lane_state *lane, int64_t i)
         m->span[i].start = clock_seconds();
     switch (s->kind) {
     case STEP_FORWARD: case STEP_BACKWARD: case STEP_WEIGHT:
+        lane->pass.run.comm = m->comm[i];
         pass_run(&lane->pass, &m->views, s, m->device.at);
         break;
     case STEP_LOAD: case STEP_OFFLOAD: case STEP_FETCH:
@@ -81,9 +132,20 @@ static void run_step(struct machine *m, struct lane_state *lane, int64_t i)
     case STEP_ZERO:
         run_zero(m, s);
         break;
-    case STEP_GATHER: case STEP_REDUCE: case STEP_SEND: case STEP_RECV:
-    case STEP_SEND_GRAD: case STEP_RECV_GRAD: case STEP_KINDS:
-        BUG("run: step %lld is for other ranks", (long long)i);
+    case STEP_GATHER:
+        run_gather(m, i);
+        break;
+    case STEP_REDUCE: case STEP_TIE:
+        run_reduce(m, i);
+        break;
+    case STEP_SEND: case STEP_RECV: case STEP_SEND_GRAD: case STEP_RECV_GRAD:
+        run_message(m, i);
+        break;
+    case STEP_ADD:
+        run_add(m, s);
+        break;
+    case STEP_KINDS:
+        BUG("run: step %lld is of no known kind", (long long)i);
     }
     lane->ran[s->tally]++;
     if (m->trace)
@@ -221,17 +283,10 @@ bool machine_step(struct machine *m)
     else
         ok = step_in_order(m);
     memset(m->bound, 0, sizeof *m->bound * (size_t)(p->mbs * p->graph->nvalue));
+    if (ok && !comm_check(&m->groups.world))
+        return fail_kind(FAULT_RANK);
     m->steps += ok;
     return ok;
-}
-
-static bool plan_is_local(const struct plan *p)
-{
-    for (int64_t i = 0; i < p->nstep; i++)
-        if (p->step[i].kind == STEP_GATHER || p->step[i].kind == STEP_REDUCE)
-            return fail("run: the plan divides %s over ranks, this run has one rank",
-                        p->graph->unit[p->step[i].unit].name);
-    return true;
 }
 
 /* Numbers nobody wrote are NaN: they show.  Padding between params stays zero. */
@@ -243,7 +298,8 @@ static void fill_unwritten(struct machine *m, int64_t from)
 static void fill_gradients(struct machine *m)
 {
     for (int i = 0; i < m->plan->graph->nparam; i++) {
-        struct tensor t = machine_grad(m, i);
+        struct stretch part;
+        struct tensor t = machine_own(m, HELD_GRADIENT, i, &part);
         if (tensor_is(t))
             memset(t.data, 0xff, (size_t)(tensor_count(t) * dtype_bytes(t.dtype)));
     }
@@ -254,7 +310,8 @@ bool machine_use(struct machine *m, const struct plan *p)
     int64_t had = MAX(m->device.bytes, p->state_bytes);
     bool first = !m->plan;
     REQUIRE(first || p->state_bytes == m->plan->state_bytes);
-    if (!plan_is_local(p) || !slab_grow("device memory", p->bytes, &m->device) ||
+    if (!groups_fit(&m->groups, p->graph) ||
+        !slab_grow("device memory", p->bytes, &m->device) ||
         !slab_grow("host memory", p->host_bytes, &m->host))
         return false;
     arena_free(&m->memory);
@@ -263,6 +320,9 @@ bool machine_use(struct machine *m, const struct plan *p)
     m->views = views_make(&m->memory, p);
     m->bound = NEW(&m->memory, const void *, p->mbs * p->graph->nvalue);
     m->span = NULL;
+    m->comm = NEW(&m->memory, const struct comm *, p->nstep);
+    for (int64_t i = 0; i < p->nstep; i++)
+        m->comm[i] = groups_find(&m->groups, p, &p->step[i]);
     for (int l = 0; l < LANES; l++) {
         struct lane_state *lane = &m->lane[l];
         lane->list = NEW(&m->memory, int64_t, p->length[l]);
@@ -285,6 +345,7 @@ bool machine_make(struct arena *a, const struct plan *p,
     struct machine *m = NEW(a, struct machine, 1);
     m->options = *options;
     m->stream.team = options->team;
+    m->groups = groups_make(a, options->rank);
     m->memory = arena_make("run");
     *out = m;
     if (!machine_use(m, p)) {
@@ -318,10 +379,16 @@ const struct plan *machine_plan(const struct machine *m)
     return m->plan;
 }
 
+int64_t machine_bytes(const struct machine *m)
+{
+    return m->device.bytes;
+}
+
 /* ---- state, inputs and outputs ---- */
 
 static struct tensor state_view(const struct machine *m, const int *buffer, int param)
 {
+    REQUIRE(m->plan->ways[m->plan->graph->param[param].unit] == 1);
     return view_param(&m->views, m->device.at, param,
                       buffer[m->plan->graph->param[param].unit]);
 }
@@ -344,6 +411,48 @@ struct tensor machine_moment(const struct machine *m, int param, int which)
     if (!m->plan->graph->param[param].trainable)
         return tensor_none();
     return state_view(m, m->plan->moment[which], param);
+}
+
+struct tensor machine_own(const struct machine *m, enum held what, int param,
+                          struct stretch *part)
+{
+    const struct plan *p = m->plan;
+    const struct graph *g = p->graph;
+    const struct param *x = &g->param[param];
+    const int *const held[] = {p->weight, p->gradient, p->moment[0], p->moment[1]};
+    int unit = held[what][x->unit];
+    *part = (struct stretch){0, 0};
+    if (unit < 0 || (what != HELD_WEIGHT && !x->trainable))
+        return tensor_none();
+    const struct unit *u = &g->unit[x->unit];
+    struct flat f = unit_flat(p, x->unit);
+    int at = 0;
+    if (f.shards > 1)
+        at = view_group_index(mesh_view(g->mesh, u->experts), g->rank,
+                              unit_shard_axes(u));
+    bool whole = p->buffer[unit].bytes == flat_padded(&f) * dtype_bytes(DTYPE_F32);
+    *part = flat_part(&f, at, x->offset, x->count);
+    int64_t from = x->offset + part->from - (whole ? 0 : at * f.each);
+    char *data = m->device.at + p->buffer[unit].offset;
+    return tensor_1d(data + from * dtype_bytes(DTYPE_F32), DTYPE_F32,
+                     part->to - part->from);
+}
+
+bool machine_speaks(const struct machine *m, int param)
+{
+    const struct plan *p = m->plan;
+    const struct graph *g = p->graph;
+    int unit = g->param[param].unit;
+    const struct unit *u = &g->unit[unit];
+    unsigned along = p->ways[unit] > 1 ? ON(AXIS_REPLICATE) : unit_holder_axes(u);
+    return p->home[unit] == p->stage &&
+           (!g->mesh ||
+            view_group_index(mesh_view(g->mesh, u->experts), g->rank, along) == 0);
+}
+
+const struct comm *machine_world(const struct machine *m)
+{
+    return &m->groups.world;
 }
 
 void machine_bind(struct machine *m, int value, int mb, const void *data)

@@ -18,18 +18,21 @@
 #ifndef RUN_RUN_H
 #define RUN_RUN_H
 
+#include "parallel/world.h"
 #include "plan/plan.h"
 
 struct machine;
 
 struct machine_options {
     const struct ops *ops;
+    const struct rank *rank;            /* of graph.mesh; NULL: alone */
     struct team *team;                  /* the device's threads; outlives the machine */
     bool lanes;                         /* a thread per lane; else emission order on the
                                          * caller's thread.  The same bits either way */
 };
 
-/* Fails (FAULT_MEMORY) when the machine cannot give plan->bytes.  Weights and moments
+/* Fails (FAULT_MEMORY) when the machine cannot give plan->bytes, or when the plan is
+ * for more ranks than there are (FAULT_USAGE).  Weights and moments
  * begin as zero, the rest as NaN.  The plan and its graph must outlive the machine, or
  * its use of them. */
 MUST_USE bool machine_make(struct arena *a, const struct plan *p,
@@ -40,17 +43,29 @@ void machine_free(struct machine *m);
  * forgotten.  Tensors taken before are no longer valid. */
 MUST_USE bool machine_use(struct machine *m, const struct plan *p);
 const struct plan *machine_plan(const struct machine *m);
+int64_t machine_bytes(const struct machine *m);         /* device memory it took */
 
-/* Views of whole-run memory, f32, with the dims segments see.  Gradients hold the sum
- * over the last step's microbatches.  Absent (tensor_is false) for frozen params. */
+/* Views of whole-run memory, f32, with the dims segments see; only of what is not
+ * divided (plan.ways 1).  Gradients hold the sum over the last step's microbatches and
+ * over all holders.  Absent (tensor_is false) for frozen params. */
 struct tensor machine_weight(const struct machine *m, int param);
 struct tensor machine_grad(const struct machine *m, int param);
 struct tensor machine_moment(const struct machine *m, int param, int which);
+/* This rank's own part of the same: elements [part.from, part.to) of the param's box,
+ * flat; all of them where nothing is divided.  What an update works on. */
+enum held { HELD_WEIGHT, HELD_GRADIENT, HELD_FIRST, HELD_SECOND };
+struct tensor machine_own(const struct machine *m, enum held what, int param,
+                          struct stretch *part);
+/* Does this rank speak for its own part?  Of all that have the same one, one does. */
+bool machine_speaks(const struct machine *m, int param);
+/* All ranks of the run. */
+const struct comm *machine_world(const struct machine *m);
 
 /* Where microbatch mb's input `value` (dense, value_bytes) lies; needed until the next
  * machine_step returns, and forgotten by it. */
 void machine_bind(struct machine *m, int value, int mb, const void *data);
-/* Run the plan once.  Fails (FAULT_NOT_FINITE) only in check mode. */
+/* Run the plan once.  Fails in check mode (FAULT_NOT_FINITE), and when another rank is
+ * lost (FAULT_RANK). */
 MUST_USE bool machine_step(struct machine *m);
 /* An output of the plan after a step, until the next one. */
 struct tensor machine_value(const struct machine *m, int value, int mb);

@@ -68,7 +68,7 @@ static bool save(struct arena *a, const struct convert_options *o, const char *l
     if (!hf_config_read(a, like, &config))
         return false;
     capacity.patches = (int64_t)config.vision.merge * config.vision.merge;
-    model_record(a, &config, &capacity, &purpose, &model);
+    model_record(a, &config, &capacity, &purpose, NULL, 0, &model);
     from->graph = &model.graph;
     if (from->folder.nfile &&
         !hf_check(&from->folder, model.graph.param, model.graph.nparam))

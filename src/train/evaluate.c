@@ -1,15 +1,17 @@
 /* evaluate.c - walks the held-out split once, row by row, without gradients. */
 #include "train/evaluate.h"
 
+#include "train/left_out.h"
+
+#include <math.h>
+
 static bool row_loss(struct session *s, struct view_of_model *v, const struct row *row,
                      double *sum)
 {
-    feed_row(&v->feed, s->machine, &v->model, 0, row, 1, (double)row->live,
-             s->router_bias, NULL);
-    if (!machine_step(s->machine))
+    double loss;
+    if (!session_row(s, v, row, NULL, &loss))
         return false;
-    *sum += *(const float *)machine_value(s->machine, v->model.decoder.cross_entropy, 0)
-                 .data;
+    *sum += loss;
     return true;
 }
 
@@ -31,6 +33,7 @@ bool evaluate(struct session *s, struct view_of_model *view, int64_t rows,
         ok = loader_next(loader, &row, &end);
         if (!ok || end)
             break;
+        left_out_row(s, loader);
         ok = row_loss(s, view, row, &sum);
         ledger_add(&out->ledger, &row->ledger);
         out->rows++;
@@ -38,7 +41,7 @@ bool evaluate(struct session *s, struct view_of_model *view, int64_t rows,
     if (loader)
         loader_close(loader);
     arena_free(&a);
-    out->loss = out->ledger.supervised ? sum / (double)out->ledger.supervised : 0;
+    out->loss = out->ledger.supervised ? sum / (double)out->ledger.supervised : NAN;
     return ok;
 }
 
@@ -93,7 +96,7 @@ bool evaluate_samples(struct session *s, struct view_of_model *view,
     if (!ok)
         fail_kind(FAULT_DATA);
     ok = ok && encoded_loss(s, view, &a, encoded, count, &sum, out);
-    out->loss = out->ledger.supervised ? sum / (double)out->ledger.supervised : 0;
+    out->loss = out->ledger.supervised ? sum / (double)out->ledger.supervised : NAN;
     arena_free(&a);
     return ok;
 }

@@ -5,7 +5,7 @@
 #include "train/session.h"
 
 struct evaluation {
-    double loss;                        /* mean over supervised tokens, nats */
+    double loss;                        /* mean over supervised tokens, nats, or NAN */
     struct ledger ledger;
     int64_t rows;
 };

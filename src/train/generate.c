@@ -2,6 +2,8 @@
 #include "train/generate.h"
 
 #include "base/text.h"
+#include "data/encode.h"
+#include "train/left_out.h"
 
 const char *sample_answer(const struct sample *s, struct arena *a)
 {
@@ -57,6 +59,42 @@ static bool prompt_encode(struct session *s, struct arena *a,
     return true;
 }
 
+/* Read, decode and measure one sample as training would; its pixels are not kept. */
+static enum cause sample_try(struct session *s, const struct mix_part *part,
+                             int64_t index, struct arena *a, struct sample *out)
+{
+    struct arena scratch = arena_make("sample");
+    struct loader_options o = s->loader;
+    struct encoded e;
+    o.too_long = LONG_DROP;             /* generate() does not shrink images */
+    enum cause cause = CAUSE_BAD;
+    *out = (struct sample){
+        .name = arena_text(a, "%s[%lld]", part->name, (long long)index)};
+    if (source_read(part->source, index, a, out))
+        cause = sample_encode(&o, out, &scratch, &scratch, &e);
+    arena_free(&scratch);
+    return cause;
+}
+
+bool samples_pick(struct session *s, const struct mix *mix, int64_t count,
+                  struct arena *a, struct sample *sample, int *n)
+{
+    int64_t end = MIN(mix_epoch_samples(mix), count + s->loader.bad_limit);
+    *n = 0;
+    for (int64_t p = 0; *n < count && p < end; p++) {
+        struct mix_place at = mix_at(mix, p);
+        struct sample *out = &sample[*n];
+        enum cause cause = sample_try(s, mix_part(mix, at.part), at.index, a, out);
+        if (cause == CAUSE_NONE || cause == CAUSE_NO_LOSS)
+            ++*n;
+        else if (cause == CAUSE_BAD && s->loader.bad == BAD_FAIL)
+            return fail_in("sample %s", out->name) || fail_kind(FAULT_DATA);
+        else
+            left_out_say(s, out->name, fail_message());
+    }
+    return true;
+}
+
 struct batch {                          /* prompts still being answered */
     struct session *s;
     struct view_of_model *view;
@@ -80,9 +118,7 @@ static bool row_advance(struct batch *b, const int64_t *ticket, int count)
         want[at - 1] = 1;
     }
     row_fill(&a, &b->shape, e, count, &row);
-    feed_row(&b->view->feed, b->s->machine, &b->view->model, 0, &row, 1,
-             (double)row.live, b->s->router_bias, want);
-    bool ok = machine_step(b->s->machine);
+    bool ok = session_row(b->s, b->view, &row, want, NULL);
     const int32_t *best =
         machine_value(b->s->machine, b->view->model.decoder.best, 0).data;
     at = 0;

@@ -12,6 +12,11 @@ struct answer {
     int tokens;
     bool ended;                         /* by its end token, not by the limit */
 };
+/* The first `count` samples of `mix` that can be read and fit a row, in `a`; *n may be
+ * fewer.  Those that cannot be read are left out with a warning that names them, or
+ * fail (data.bad). */
+MUST_USE bool samples_pick(struct session *s, const struct mix *mix, int64_t count,
+                           struct arena *a, struct sample *sample, int *n);
 /* Answers to the prompts (messages up to the first assistant turn) of `sample`; in
  * `a`.  A sample that cannot be read, or a prompt that does not fit a row, fails. */
 MUST_USE bool generate(struct session *s, struct view_of_model *view, struct arena *a,

@@ -162,6 +162,11 @@ bool inspect_images(const struct inspect_image *o, const char *const *file, int 
     struct patches *p = NEW(&a, struct patches, count);
     int exif;
     bool ok = shape_read(&a, o, &shape, &exif);
+    if (ok)
+        text_add(t, "limits of %s: %" PRId64 " to %" PRId64 " pixels, %d for a token\n",
+                 o->model ? o->model : "the model family (--model names a folder)",
+                 shape.min_pixels, shape.max_pixels,
+                 shape.patch * shape.patch * shape.merge * shape.merge);
     for (int i = 0; i < count && ok; i++) {
         struct image_source source = {.path = file[i], .name = file[i]};
         struct bytes bytes;
@@ -178,8 +183,8 @@ bool inspect_images(const struct inspect_image *o, const char *const *file, int 
                      width, height, p[i].grid_w, p[i].grid_h,
                      p[i].grid_w * p[i].grid_h / (shape.merge * shape.merge));
     }
-    ok =
-        ok && (!o->out || patches_write(&a, o->out, p, count) || fail_kind(FAULT_DATA));
+    if (ok && o->out)
+        ok = patches_write(&a, o->out, p, count) || fail_kind(FAULT_USAGE);
     arena_free(&a);
     return ok;
 }
@@ -269,7 +274,9 @@ bool inspect_data(const struct recipe *r, struct text *t)
 {
     struct session s;
     struct survey v = {0};
-    bool ok = session_open(&s, r, true) && session_data(&s);
+    struct recipe whole = *r;           /* held out or not is the same here */
+    whole.data_hold_out = 0;
+    bool ok = session_open(&s, &whole, true) && session_data(&s);
     for (int part = 0; ok && part < s.nsource; part++)
         for (int64_t i = 0; i < source_count(s.source[part]); i++) {
             v.samples++;
@@ -308,8 +315,10 @@ bool inspect_shards(const struct inspect_pack *o, struct text *t)
                  " shards\n", o->to, done.samples, done.images,
                  (double)done.image_bytes / 1e6, done.shards);
         if (done.bad)
-            text_add(t, "%" PRId64 " samples left out; the first: %s\n", done.bad,
-                     done.first_bad);
+            text_add(t, "%" PRId64 " samples left out\n", done.bad);
+        ok = !done.bad || o->skip ||
+             fail("data: %" PRId64 " samples are not in the shards; --skip accepts "
+                  "that", done.bad);
     }
     arena_free(&a);
     return ok || fail_kind(FAULT_DATA);

@@ -12,7 +12,7 @@ struct inspect_image {
     const char *out;   /* safetensors: pixel_values F32, image_grid_thw I64 */
     const char *model; /* folder whose config and processor apply, or NULL */
     const char *rule, *exif;            /* names, or NULL: torchvision, apply */
-    int64_t min_pixels, max_pixels;     /* 0: the processor's */
+    int64_t min_pixels, max_pixels;     /* 0: the processor's, else the defaults */
 };
 MUST_USE bool inspect_images(const struct inspect_image *o, const char *const *file,
                              int count, struct text *t);
@@ -24,7 +24,9 @@ MUST_USE bool inspect_data(const struct recipe *r, struct text *t);
 struct inspect_pack {
     const char *from, *to, *format, *images;
     int64_t shard_mb;
+    bool skip;                          /* samples left out are no failure */
 };
+/* Packs what can be read, names the rest, then fails (data) unless `skip`. */
 MUST_USE bool inspect_shards(const struct inspect_pack *o, struct text *t);
 
 #endif

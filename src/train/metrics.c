@@ -7,6 +7,7 @@
 #include "train/events.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -17,10 +18,15 @@ enum { LINES_MOST = 1 << 30 };
 struct metrics_log {
     FILE *file;
     const char *path;
-    struct events *events;              /* NULL: not wanted */
+    struct events *events;              /* NULL: not wanted, or nothing to say yet */
+    struct arena *arena;
+    const char *folder;                 /* of events, which begin after step `from` */
+    int64_t from;
     const struct recipe *recipe;
     int world;
     double seconds;                     /* of a step, smoothed, for the time left */
+    int64_t step;                       /* of the last line, 0: none */
+    bool evaluated;                     /* it */
 };
 
 /* ---- one step ---- */
@@ -71,8 +77,6 @@ char *metrics_json(struct arena *a, const struct metrics *m, int world)
          per_second((double)ledger_useful(l), m, world));
     real(j, "model_tflops_per_gpu", per_second(m->model_flops, m, world) / 1e12);
     real(j, "expert_load_max_over_mean", m->expert_load_max_over_mean);
-    if (!isnan(m->eval_loss))
-        real(j, "eval_loss", m->eval_loss);
     json_object_set_new(j, "order", json_sprintf("%016" PRIx64, m->order_hash));
     char *text = json_dumps(j, JSON_COMPACT), *copy = arena_copy(a, text, strlen(text));
     free(text);
@@ -83,11 +87,11 @@ char *metrics_json(struct arena *a, const struct metrics *m, int world)
 /* ---- the log ---- */
 
 /* Lines of steps up to `step`; anything else came after the state that is resumed. */
-static bool lines_keep(const char *path, int64_t step)
+static bool lines_keep(struct metrics_log *l, int64_t step)
 {
     struct arena a = arena_make("metrics");
     struct bytes old;
-    bool ok = file_read(&a, path, LINES_MOST, &old);
+    bool ok = file_read(&a, l->path, LINES_MOST, &old);
     struct text kept = text_make(&a);
     for (char *at = old.at, *end; ok && at < old.at + old.size; at = end + 1) {
         end = memchr(at, '\n', (size_t)(old.at + old.size - at));
@@ -95,11 +99,14 @@ static bool lines_keep(const char *path, int64_t step)
             break;                      /* torn */
         json_t *j = json_loadb(at, (size_t)(end - at), 0, NULL);
         json_t *n = json_object_get(j, "step");
-        if (json_is_integer(n) && json_integer_value(n) <= step)
+        if (json_is_integer(n) && json_integer_value(n) <= step) {
             text_add_bytes(&kept, at, end - at + 1);
+            l->step = json_integer_value(n);
+            l->evaluated = json_object_get(j, "eval_loss") != NULL;
+        }
         json_decref(j);
     }
-    ok = ok && (kept.size == old.size || file_replace(path, kept.at, kept.size));
+    ok = ok && (kept.size == old.size || file_replace(l->path, kept.at, kept.size));
     arena_free(&a);
     return ok;
 }
@@ -108,26 +115,30 @@ bool metrics_open(struct arena *a, const char *run, const struct recipe *r,
                   int64_t step, int world, struct metrics_log **out)
 {
     struct metrics_log *l = NEW(a, struct metrics_log, 1);
-    *l = (struct metrics_log){.recipe = r, .world = world,
+    *l = (struct metrics_log){.recipe = r, .world = world, .arena = a, .from = step,
+                              .folder = path_join(a, run, "events"),
                               .path = path_join(a, run, "metrics.jsonl")};
-    if (file_exists(l->path) && !lines_keep(l->path, step))
+    if (file_exists(l->path) && !lines_keep(l, step))
         return false;
-    l->file = fopen(l->path, "ab");
-    if (!l->file)
+    int fd = open(l->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    l->file = fd < 0 ? NULL : fdopen(fd, "r+b");
+    if (!l->file || fseek(l->file, 0, SEEK_END) != 0)
         return fail("report: open %s: %s", l->path, strerror(errno));
     *out = l;
-    if (!r->report_tensorboard ||
-        events_open(a, path_join(a, run, "events"), step, &l->events))
-        return true;
-    metrics_close(l);
-    return false;
+    return true;
+}
+
+/* A run that has nothing more to say leaves no empty file. */
+static bool events_ready(struct metrics_log *l)
+{
+    return l->events || events_open(l->arena, l->folder, l->from, &l->events);
 }
 
 static bool events_add(struct metrics_log *l, const struct metrics *m)
 {
     const struct { const char *tag; double value; } scalar[] = {
         {"loss/train", m->loss}, {"loss/aux", m->aux_loss}, {"loss/z", m->z_loss},
-        {"loss/eval", m->eval_loss}, {"optim/grad_norm", m->grad_norm},
+        {"optim/grad_norm", m->grad_norm},
         {"optim/lr", m->lr}, {"data/useful_share", useful_share(&m->ledger)},
         {"speed/useful_tokens_per_s_per_gpu",
          per_second((double)ledger_useful(&m->ledger), m, l->world)},
@@ -162,20 +173,17 @@ static void progress(struct metrics_log *l, const struct metrics *m)
     double now = m->step_ms / 1e3;
     l->seconds = l->seconds > 0 ? 0.9 * l->seconds + 0.1 * now : now;
     time_left(left, sizeof left, l->seconds * (double)(steps - m->step));
-    int n = snprintf(line, sizeof line,
-                     "step %" PRId64 "/%" PRId64 "  loss %.4f  norm %.3f  lr %.2e  "
-                     "%.0f useful tokens/s (%.0f supervised)  %.1f images/s  "
-                     "%.0f%% full  left %s",
-                     m->step, steps, m->loss, m->grad_norm, m->lr,
-                     per_second((double)ledger_useful(&m->ledger), m, l->world),
-                     per_second((double)m->ledger.supervised, m, l->world),
-                     per_second((double)m->ledger.images, m, l->world),
-                     100 * useful_share(&m->ledger), left);
-    if (!isnan(m->eval_loss) && n > 0 && n < (int)sizeof line)
-        snprintf(line + n, sizeof line - (size_t)n, "  eval %.4f", m->eval_loss);
-    bool whole = m->step == steps || !isnan(m->eval_loss) ||
-                 (!log_terminal() && m->step % l->recipe->train_log_every == 0);
-    if (whole)
+    snprintf(line, sizeof line,
+             "step %" PRId64 "/%" PRId64 "  loss %.4f  norm %.3f  lr %.2e  "
+             "%.0f useful tokens/s (%.0f supervised)  %.1f images/s  "
+             "%.0f%% full  left %s",
+             m->step, steps, m->loss, m->grad_norm, m->lr,
+             per_second((double)ledger_useful(&m->ledger), m, l->world),
+             per_second((double)m->ledger.supervised, m, l->world),
+             per_second((double)m->ledger.images, m, l->world),
+             100 * useful_share(&m->ledger), left);
+    if (m->step == steps ||
+        (!log_terminal() && m->step % l->recipe->train_log_every == 0))
         log_info("train", "%s", line);
     else
         log_progress("%s", line);
@@ -184,19 +192,45 @@ static void progress(struct metrics_log *l, const struct metrics *m)
 bool metrics_add(struct metrics_log *l, const struct metrics *m)
 {
     struct arena a = arena_make("metrics");
+    l->step = m->step;
+    l->evaluated = false;
     bool ok = fprintf(l->file, "%s\n", metrics_json(&a, m, l->world)) > 0 &&
               fflush(l->file) == 0;
     arena_free(&a);
     if (!ok)
         return fail("report: write %s: %s", l->path, strerror(errno));
     progress(l, m);
-    return !l->events || events_add(l, m);
+    return !l->recipe->report_tensorboard || (events_ready(l) && events_add(l, m));
+}
+
+bool metrics_evaluated(struct metrics_log *l, double loss)
+{
+    char value[32] = "null";
+    REQUIRE(l->step > 0 && !l->evaluated);
+    if (isfinite(loss))
+        snprintf(value, sizeof value, "%.17g", loss);
+    /* In one write over the end of the line, so the line is whole before and after. */
+    if (fseek(l->file, -2, SEEK_END) != 0 ||
+        fprintf(l->file, ",\"eval_loss\":%s}\n", value) < 0 || fflush(l->file) != 0)
+        return fail("report: write %s: %s", l->path, strerror(errno));
+    l->evaluated = true;
+    log_info("train", "step %" PRId64 "/%" PRId64 "  held-out loss %.4f", l->step,
+             l->recipe->train_steps, loss);
+    return !l->recipe->report_tensorboard || !isfinite(loss) ||
+           (events_ready(l) && events_scalar(l->events, l->step, "loss/eval", loss) &&
+            events_flush(l->events));
+}
+
+bool metrics_unevaluated(const struct metrics_log *l, int64_t step)
+{
+    return step > 0 && l->step == step && !l->evaluated;
 }
 
 bool metrics_text(struct metrics_log *l, int64_t step, const char *tag,
                   const char *text)
 {
-    return !l->events || events_text(l->events, step, tag, text);
+    return !l->recipe->report_tensorboard ||
+           (events_ready(l) && events_text(l->events, step, tag, text));
 }
 
 void metrics_phase(const char *phase)

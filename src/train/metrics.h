@@ -14,7 +14,6 @@ struct metrics {                        /* one step; units as in DESIGN section 
     double model_flops, hardware_flops;
     int64_t peak_bytes, skipped_steps, bad_samples, epoch;
     double expert_load_max_over_mean;   /* worst layer; 0 without experts */
-    double eval_loss;                   /* NAN: not evaluated in this step */
     uint64_t order_hash;                /* xxHash of the step's sample ids, in order */
 };
 
@@ -24,6 +23,10 @@ struct metrics_log;
 MUST_USE bool metrics_open(struct arena *a, const char *run, const struct recipe *r,
                            int64_t step, int world, struct metrics_log **out);
 MUST_USE bool metrics_add(struct metrics_log *l, const struct metrics *m);
+/* The held-out loss of the step whose line is the last, onto that line. */
+MUST_USE bool metrics_evaluated(struct metrics_log *l, double loss);
+/* Is the last line of this step, without a held-out loss? */
+bool metrics_unevaluated(const struct metrics_log *l, int64_t step);
 /* A text for TensorBoard (generated samples). */
 MUST_USE bool metrics_text(struct metrics_log *l, int64_t step, const char *tag,
                            const char *text);

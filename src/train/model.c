@@ -13,6 +13,11 @@ struct model_purpose purpose_train(const struct recipe *r, const struct model_co
             .z_coef = r->moe_z_coef,
             .bias = r->moe_bias_rate > 0 && c->decoder.experts > 0,
             .loss = true,
+            .capacity = r->moe_capacity,
+            .cp_ring = r->parallel_cp_ring,
+            .dispatcher = strcmp(r->moe_dispatcher, "allgather") == 0
+                              ? DISPATCHER_ALLGATHER
+                              : DISPATCHER_ALLTOALL,
         },
     };
 }
@@ -31,12 +36,14 @@ struct model_purpose purpose_logits(void)
 
 void model_record(struct arena *a, const struct model_config *config,
                   const struct capacity *capacity, const struct model_purpose *purpose,
-                  struct model *out)
+                  const struct mesh *mesh, int rank, struct model *out)
 {
     *out = (struct model){.config = *config, .capacity = *capacity,
                           .frozen = purpose->frozen, .graph = graph_make(a)};
     struct graph *g = &out->graph;
     struct vision_graph vision;
+    g->mesh = mesh;
+    g->rank = rank;
     if (config->has_vision)
         vision_record(g, &config->vision, capacity, &vision);
     decoder_record(g, &config->decoder, capacity, config->has_vision ? &vision : NULL,
@@ -62,6 +69,29 @@ void model_record(struct arena *a, const struct model_config *config,
     };
     for (int i = 0; i < COUNT(input); i++)
         *input[i].to = graph_find(g, input[i].name);
+}
+
+struct mesh_limits limits_of(const struct model_config *c,
+                             const struct capacity *capacity)
+{
+    const struct decoder_config *d = &c->decoder;
+    const struct vision_config *v = &c->vision;
+    struct mesh_limits m = {
+        .heads = d->heads, .groups = d->groups, .vocabulary = d->vocabulary,
+        .experts = d->experts, .expert_hidden = d->experts ? d->expert_hidden : 0,
+        .layers = d->layers, .tokens = capacity->tokens,
+    };
+    for (int i = 0; i < d->layers; i++)
+        if (!d->moe[i])
+            m.hidden = d->hidden;
+    if (c->has_vision) {
+        int cell = v->merge * v->merge;
+        m.vision_heads = v->heads;
+        m.vision_hidden = v->hidden;
+        m.merger_hidden = v->width * cell;
+        m.features = (int)(capacity->patches / cell);
+    }
+    return m;
 }
 
 struct capacity capacity_of(const struct recipe *r, const struct model_config *c)

@@ -33,9 +33,13 @@ struct model_purpose purpose_train(const struct recipe *r, const struct model_co
 struct model_purpose purpose_generate(const struct recipe *r);
 struct model_purpose purpose_logits(void);
 
+/* `mesh` with this rank's number, NULL: alone. */
 void model_record(struct arena *a, const struct model_config *config,
                   const struct capacity *capacity, const struct model_purpose *purpose,
-                  struct model *out);
+                  const struct mesh *mesh, int rank, struct model *out);
+/* What a layout must divide. */
+struct mesh_limits limits_of(const struct model_config *c,
+                             const struct capacity *capacity);
 /* batch.* of a recipe; patches rounded down to whole merged tokens. */
 struct capacity capacity_of(const struct recipe *r, const struct model_config *c);
 struct row_shape row_shape_of(const struct capacity *c, const struct model_config *m);

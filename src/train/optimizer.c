@@ -31,26 +31,35 @@ double part_rate(const struct recipe *r, enum part part)
     return rate[part];
 }
 
-static double global_norm(const struct model *m, struct machine *machine,
-                          const struct ops *ops, struct stream *stream)
+/* Over the whole model: each element counts once, on the rank that speaks for it. */
+static bool global_norm(const struct model *m, struct machine *machine,
+                        const struct ops *ops, struct stream *stream, double *norm)
 {
     double sum = 0;
     struct tensor out = tensor_1d(&sum, DTYPE_F64, 1);
-    for (int i = 0; i < m->graph.nparam; i++)
-        if (m->graph.param[i].trainable)
-            ops->square_sum(stream, machine_grad(machine, i), 1, out);
-    return sqrt(sum);
+    for (int i = 0; i < m->graph.nparam; i++) {
+        struct stretch part;
+        struct tensor grad = machine_own(machine, HELD_GRADIENT, i, &part);
+        if (part.from < part.to && machine_speaks(machine, i))
+            ops->square_sum(stream, grad, 1, out);
+    }
+    bool ok = comm_all_reduce(machine_world(machine), DTYPE_F64, &sum, 1);
+    *norm = sqrt(sum);
+    return ok || fail_kind(FAULT_RANK);
 }
 
-struct update optimizer_step(const struct recipe *r, const struct model *m,
-                             struct machine *machine, const struct ops *ops,
-                             struct stream *stream, int64_t step, int64_t updates)
+bool optimizer_step(const struct recipe *r, const struct model *m,
+                    struct machine *machine, const struct ops *ops,
+                    struct stream *stream, int64_t step, int64_t updates,
+                    struct update *out)
 {
-    struct update u = {.grad_norm = global_norm(m, machine, ops, stream),
-                       .rate = schedule_rate(r, step)};
+    struct update u = {.rate = schedule_rate(r, step)};
+    if (!global_norm(m, machine, ops, stream, &u.grad_norm))
+        return false;
     u.skipped = !isfinite(u.grad_norm);
+    *out = u;
     if (u.skipped)
-        return u;
+        return true;
     double clip = r->optim_clip > 0 ? MIN(r->optim_clip / (u.grad_norm + 1e-6), 1) : 1;
     double count = (double)(updates + 1);
     struct adamw h = {
@@ -61,12 +70,15 @@ struct update optimizer_step(const struct recipe *r, const struct model *m,
     };
     for (int i = 0; i < m->graph.nparam; i++) {
         const struct param *p = &m->graph.param[i];
-        if (!p->trainable)
+        struct stretch part;
+        struct tensor grad = machine_own(machine, HELD_GRADIENT, i, &part);
+        if (part.from == part.to)
             continue;
         h.rate = (float)(u.rate * part_rate(r, p->part));
         h.decay = p->decay ? (float)r->optim_decay : 0;
-        ops->adamw(stream, machine_grad(machine, i), h, machine_weight(machine, i),
-                   machine_moment(machine, i, 0), machine_moment(machine, i, 1));
+        ops->adamw(stream, grad, h, machine_own(machine, HELD_WEIGHT, i, &part),
+                   machine_own(machine, HELD_FIRST, i, &part),
+                   machine_own(machine, HELD_SECOND, i, &part));
     }
-    return u;
+    return true;
 }

@@ -14,10 +14,13 @@ struct update {
     double rate;
     bool skipped;                       /* not finite: nothing was changed */
 };
-/* One update of every trainable parameter.  `step` counts from 1 for the schedule,
- * `updates` counts the updates done before this one, for AdamW's bias correction. */
-struct update optimizer_step(const struct recipe *r, const struct model *m,
+/* One update of every trainable parameter, this rank's own parts; all ranks call it and
+ * get the same answer.  `step` counts from 1 for the schedule, `updates` counts the
+ * updates done before this one, for AdamW's bias correction.  Fails when a rank is lost
+ * (FAULT_RANK). */
+MUST_USE bool optimizer_step(const struct recipe *r, const struct model *m,
                              struct machine *machine, const struct ops *ops,
-                             struct stream *stream, int64_t step, int64_t updates);
+                             struct stream *stream, int64_t step, int64_t updates,
+                             struct update *out);
 
 #endif

@@ -1,74 +1,211 @@
-/* outlook.c - builds the plan of a recipe and writes down what it says. */
+/* outlook.c - plans one rank of each stage and adds up what the plans say. */
 #include "train/outlook.h"
 
-#include "train/session.h"
+#include "train/hardware.h"
 
-static void memory_print(const struct session *s, struct text *t)
+/* ---- what a typical batch is, as the recipe says (plan.sample, plan.image) ---- */
+
+struct typical { double tokens, patches, sample, image; };      /* two of a row */
+
+static struct typical typical_of(const struct recipe *r, const struct model *m)
 {
-    const struct plan *p = s->plan;
-    int64_t have = device_memory_free(), need = p->bytes + p->host_bytes;
-    text_add(
-        t,
-        "\nlayout: 1 rank (pp 1 x dp 1 x cp 1 x tp 1; experts pp 1 x edp 1 x ep 1 x "
-        "etp 1), %d rows a step\n",
-        p->mbs);
-    text_add(
-        t,
-        "memory: %.2f MiB on the device, of them %.2f MiB state; %.2f MiB parked on "
-        "the host\n",
-        (double)p->bytes / 1048576, (double)p->state_bytes / 1048576,
-        (double)p->host_bytes / 1048576);
-    if (need <= have)
-        text_add(t, "fits: %.2f MiB of %.2f MiB free\n", (double)need / 1048576,
-                 (double)have / 1048576);
+    struct typical x = {.tokens = (double)m->capacity.tokens};
+    x.patches = m->config.has_vision ? (double)m->capacity.patches : 0;
+    x.sample = r->plan_sample ? MIN((double)r->plan_sample, x.tokens) : x.tokens;
+    x.image = r->plan_image ? MIN((double)r->plan_image, x.patches) : x.patches;
+    return x;
 }
 
-static void work_print(struct session *s, struct text *t)
+/* A row is full of such samples; all text carries loss. */
+static struct flops_count counts_of(const struct typical *x, const struct model *m)
 {
-    struct work *work = NEW(&s->arena, struct work, s->plan->nstep), sum = {0};
-    plan_work(s->plan, work);
-    for (int64_t i = 0; i < s->plan->nstep; i++) {
-        sum.flops += work[i].flops;
-        sum.bytes += work[i].bytes;
+    double cell = m->config.vision.merge * m->config.vision.merge;
+    double merged = x->patches > 0 ? MIN(x->patches / cell, x->tokens) : 0;
+    return (struct flops_count){
+        .tokens = x->tokens, .supervised = x->tokens - merged,
+        .attention = x->tokens * (x->sample + 1) / 2,
+        .patches = merged * cell, .attention_image = merged * cell * x->image,
+        .merged = merged,
+    };
+}
+
+/* Rows a rank's experts get, over the rows they have room for; 1 without experts. */
+static double routed_share(const struct model *m, const struct mesh *mesh)
+{
+    const struct graph *g = &m->graph;
+    const struct layout *l = &mesh->layout;
+    double tokens = (double)m->capacity.tokens / (l->cp * l->tp);
+    double rows = tokens * m->config.decoder.active * l->etp;
+    for (int64_t k = 0; k < g->nnode; k++) {
+        const struct node *n = &g->node[k];
+        int w = n->nw ? n->w[0] : NONE;
+        if (w != NONE && g->param[w].part == PART_EXPERTS)
+            return MIN(1, rows / (double)g->value[n->in[0]].dim[0]);
     }
-    text_add(t, "work: %.3f GFLOP and %.3f GB moved a step, at full rows\n",
-             sum.flops / 1e9, sum.bytes / 1e9);
+    return 1;
 }
 
-static bool fits(const struct plan *p)
+static struct workload workload_of(const struct recipe *r, const struct model *m,
+                                   const struct mesh *mesh)
 {
-    int64_t have = device_memory_free(), need = p->bytes + p->host_bytes;
-    if (need <= have)
+    struct typical x = typical_of(r, m);
+    return (struct workload){
+        .attention = (x.sample + 1) / (x.tokens + 1),
+        .vision_attention = x.patches > 0 ? x.image / x.patches : 1,
+        .routed = routed_share(m, mesh),
+    };
+}
+
+/* ---- one stage ---- */
+
+static bool stage_open(struct outlook *o, struct outlook_stage *s,
+                       const struct recipe *r)
+{
+    struct rank *rank = NEW(&o->arena, struct rank, 1);
+    rank->rank = s->rank;
+    rank->ranks = o->crew.mesh.layout.world;
+    return session_preview(&s->session, r, &o->precision, rank, &o->crew);
+}
+
+static void stage_cost(struct outlook *o, struct outlook_stage *s)
+{
+    const struct plan *p = s->session.plan;
+    s->work = NEW(&o->arena, struct work, p->nstep);
+    s->cost = NEW(&o->arena, double, p->nstep);
+    plan_work(p, s->work);
+    s->need = p->bytes + (o->hardware.memory > 0 ? 0 : p->host_bytes);
+    for (int64_t i = 0; i < p->nstep; i++)
+        s->flops += s->work[i].flops;
+    plan_cost(p, s->work, &o->hardware, &o->load, s->cost);
+    s->forecast = plan_forecast(p, &o->arena, s->cost, update_cost(p, &o->hardware));
+}
+
+/* ---- all of them ---- */
+
+int outlook_world(const struct recipe *r)
+{
+    enum { MOST = 1 << 24 };            /* more is refused by the mesh */
+    const int64_t ways[] = {r->parallel_pp, MAX(r->parallel_dp, 1), r->parallel_cp,
+                            r->parallel_tp};
+    int64_t ranks = 1;
+    for (int i = 0; i < COUNT(ways); i++)
+        ranks = MIN(ranks * ways[i], MOST + 1);
+    return (int)ranks;
+}
+
+static bool mesh_open(struct outlook *o, const struct recipe *r, int world)
+{
+    if (!session_layout(r, world ? world : outlook_world(r), &o->crew.mesh))
+        return false;
+    o->crew.mesh.layout.node = (int)o->hardware.node;
+    return true;
+}
+
+static bool time_all(struct outlook *o)
+{
+    const struct plan **plan = NEW(&o->arena, const struct plan *, o->stages);
+    const double **cost = NEW(&o->arena, const double *, o->stages);
+    struct pipe_prediction whole;
+    double update = 0;
+    for (int i = 0; i < o->stages; i++) {
+        plan[i] = o->stage[i].session.plan;
+        cost[i] = o->stage[i].cost;
+        update = MAX(update, o->stage[i].forecast.update);
+    }
+    o->seconds = o->stage[0].forecast.seconds;
+    if (o->stages == 1)
         return true;
-    fail("plan: needs %.2f MiB, %.2f MiB are free; %s", (double)need / 1048576,
-         (double)have / 1048576,
-         p->state_bytes > have
-             ? "weights, gradients and optimizer alone exceed it: freeze "
-               "parts (model.freeze) or take a smaller model"
-             : "lower batch.tokens or batch.patches, or set "
-               "memory.recompute");
+    if (!pipe_simulate(plan, o->stages, cost, &whole))
+        return false;
+    o->seconds = whole.seconds + update;
+    o->bubble = whole.bubble;
+    return true;
+}
+
+bool outlook_open(struct outlook *o, const struct recipe *r,
+                  const struct outlook_options *options)
+{
+    *o = (struct outlook){.arena = arena_make("outlook")};
+    const char *name = options->hardware ? options->hardware : r->plan_hardware;
+    if (!hardware_read(&o->arena, name, &o->hardware) ||
+        !mesh_open(o, r, options->world))
+        return false;
+    const struct layout *l = &o->crew.mesh.layout;
+    const struct hardware *h = &o->hardware;
+    o->precision = (struct precision){h->compute, DTYPE_F32};
+    o->have = h->memory > 0 ? (int64_t)(h->memory - h->reserve)
+                            : device_memory_free() / l->world;  /* ranks are threads */
+    if (options->rank >= l->world) {
+        fail("plan: rank %d of %d ranks, numbered from 0", options->rank, l->world);
+        return fail_kind(FAULT_USAGE);
+    }
+    o->stage = NEW(&o->arena, struct outlook_stage, l->pp);
+    for (; o->stages < l->pp; o->stages++) {
+        struct outlook_stage *s = &o->stage[o->stages];
+        s->rank = o->stages * (l->world / l->pp);
+        if (options->rank / (l->world / l->pp) == o->stages)
+            s->rank = MAX(s->rank, options->rank);
+        if (!stage_open(o, s, r)) {
+            session_close(&s->session);
+            return false;
+        }
+        if (o->stages == 0)
+            o->load = workload_of(r, &s->session.model, &o->crew.mesh);
+        stage_cost(o, s);
+        if (s->need > o->stage[o->largest].need)
+            o->largest = o->stages;
+    }
+    const struct model *m = &o->stage[0].session.model;
+    struct typical x = typical_of(r, m);
+    struct flops_count n = counts_of(&x, m);
+    o->tokens = x.tokens * (double)r->batch_rows;
+    o->flops = model_flops(&m->config, &n, m->frozen) * (double)r->batch_rows;
+    return time_all(o);
+}
+
+void outlook_close(struct outlook *o)
+{
+    for (int i = 0; i < o->stages; i++)
+        session_close(&o->stage[i].session);
+    arena_free(&o->arena);
+}
+
+bool outlook_fits(const struct outlook *o)
+{
+    return o->stage[o->largest].need <= o->have;
+}
+
+static bool refused(const struct outlook *o)
+{
+    const struct outlook_stage *s = &o->stage[o->largest];
+    const struct plan *p = s->session.plan;
+    bool state = p->state_bytes > o->have, alone = o->crew.mesh.layout.world == 1;
+    const char *name;
+    double unit = outlook_unit(s->need, &name);
+    fail("plan: rank %d needs %.2f %s, on %s %.2f are free; %s", s->rank,
+         (double)s->need / unit, name, o->hardware.name, (double)o->have / unit,
+         state && alone ? "weights, gradients and optimizer alone exceed it: freeze "
+                          "parts (model.freeze), divide them over ranks (parallel.*) "
+                          "or take a smaller model"
+         : state ? "weights, gradients and optimizer alone exceed it: divide them more "
+                   "(parallel.shard, ep, pp, tp), take more ranks or freeze parts "
+                   "(model.freeze)"
+                 : "lower batch.tokens or batch.patches, or set memory.recompute");
     return fail_kind(FAULT_MEMORY);
 }
 
-bool outlook(const struct recipe *r, bool explain, struct text *t)
+bool outlook(const struct recipe *r, const struct outlook_options *options,
+             struct text *t)
 {
-    struct session s;
-    bool ok = session_open(&s, r, true);
+    struct outlook o;
+    bool ok = outlook_open(&o, r, options);
     if (ok) {
-        model_table(&s.model, t);
-        memory_print(&s, t);
-        work_print(&s, t);
-        text_add(t, "\n");
-        plan_summary(s.plan, t);
-        if (explain) {
-            text_add(t, "\n");
-            plan_explain(s.plan, t, -1);
-        }
-        ok = plan_check(s.plan);
-        if (!ok)
-            BUG("%s", fail_message());
-        ok = fits(s.plan);
+        outlook_print(&o, options, t);
+        for (int i = 0; i < o.stages && options->explain; i++)
+            if (!plan_check(o.stage[i].session.plan))
+                BUG("%s", fail_message());
+        ok = outlook_fits(&o) || refused(&o);
     }
-    session_close(&s);
+    outlook_close(&o);
     return ok;
 }

@@ -1,13 +1,69 @@
-/* outlook.h - what a training step of a recipe will do and need, without doing it. */
+/* outlook.h - what a training step of a recipe will do and need on hardware that is not
+ * here, without doing it: memory, work, traffic, time. */
 #ifndef TRAIN_OUTLOOK_H
 #define TRAIN_OUTLOOK_H
 
-#include "base/text.h"
-#include "train/recipe.h"
+#include "plan/cost.h"
+#include "train/session.h"
 
-/* What trains, the layout, memory by kind and component, work; every plan step where
- * `explain`.  Fails (memory) after the text where this machine has less than it takes,
+struct outlook_options {
+    int world;                  /* ranks; 0: as many as parallel.* multiply out to */
+    int rank;                   /* to show in detail; -1: the one that needs most */
+    const char *hardware;       /* hardware table; NULL: the recipe's plan.hardware */
+    bool explain;               /* list every step of the rank */
+};
+
+#define GIB (1024.0 * 1024 * 1024)
+
+/* One rank of each stage stands for all of its stage: they run the same plan over equal
+ * shares (only their links to other nodes may differ). */
+struct outlook_stage {
+    int rank;                   /* the first of the stage */
+    struct session session;
+    struct work *work;          /* [steps] */
+    double *cost;               /* [steps] seconds */
+    struct forecast forecast;   /* as if no other stage were waited for */
+    double flops;               /* hardware's: recompute and capacity counted */
+    int64_t need;               /* bytes; parked ones too if the device is the host */
+};
+
+struct outlook {
+    struct arena arena;
+    struct hardware hardware;
+    struct crew crew;           /* the mesh */
+    struct precision precision;
+    struct workload load;
+    int stages;
+    struct outlook_stage *stage;
+    int largest;                /* the stage that needs most device memory */
+    int64_t have;               /* bytes a rank may take */
+    double seconds, bubble;     /* of a step; share of compute lanes' time spent waiting
+                                 * for other stages */
+    double tokens;              /* useful tokens of a step, all ranks */
+    double flops;               /* the model's, of a step, all ranks */
+};
+
+/* Plans the recipe.  Fails (FAULT_USAGE) where the layout is not legal.  Close it
+ * whatever this returned. */
+MUST_USE bool outlook_open(struct outlook *o, const struct recipe *r,
+                           const struct outlook_options *options);
+void outlook_close(struct outlook *o);
+/* What parallel.* of a recipe multiply out to. */
+int outlook_world(const struct recipe *r);
+bool outlook_fits(const struct outlook *o);
+/* All of it as text (outlook_text.c). */
+void outlook_print(const struct outlook *o, const struct outlook_options *options,
+                   struct text *t);
+
+/* Open, print, close.  Fails (FAULT_MEMORY) after the text where it does not fit,
  * naming what to change. */
-MUST_USE bool outlook(const struct recipe *r, bool explain, struct text *t);
+MUST_USE bool outlook(const struct recipe *r, const struct outlook_options *options,
+                      struct text *t);
+/* Layouts of as many ranks, recompute and row size: prints why each lost but one, and
+ * that one as overrides (outlook_search.c).  Fails (FAULT_MEMORY) where none fits. */
+MUST_USE bool outlook_search(const struct recipe *r,
+                             const struct outlook_options *options, struct text *t);
+/* Bytes of the unit in which `most` reads well, and its name. */
+double outlook_unit(int64_t most, const char **name);
 
 #endif

@@ -4,10 +4,14 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "checkpoint/hf.h"
+#include "train/model.h"
 
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
+#include <time.h>
+#include <unistd.h>
 
 enum { TEXT_MOST = 1 << 30, IMAGE_MOST = 1 << 20, WIDE = 720, HIGH = 260, LEFT = 62,
        RIGHT = 12, TOP = 14, BOTTOM = 34, TICKS = 5 };
@@ -42,6 +46,20 @@ static void lines_free(struct run_lines *l)
 {
     for (int64_t i = 0; i < l->count; i++)
         json_decref(l->line[i]);
+}
+
+/* An exponential mean over about `span` steps, from its own first value on. */
+static struct series smoothed(struct arena *a, const struct series *s, double span)
+{
+    struct series out = *s;
+    double keep = 1 - 1 / span, sum = 0, weight = 0;
+    out.y = NEW(a, double, s->count);
+    for (int64_t i = 0; i < s->count; i++) {
+        sum = keep * sum + s->y[i];
+        weight = keep * weight + 1;
+        out.y[i] = sum / weight;
+    }
+    return out;
 }
 
 static struct series series_of(struct arena *a, const struct run_lines *l,
@@ -99,14 +117,14 @@ static void axes(struct text *t, struct range x, struct range y)
              HIGH - 4);
 }
 
-static void curves(struct text *t, const struct series *s, int count)
+static void curves(struct text *t, const char *what, const struct series *s, int count)
 {
     struct range x = range_of(s, count, true), y = range_of(s, count, false);
     text_add(t,
              "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %d %d' width='%d' "
-             "font-family='sans-serif' font-size='11'>\n<rect width='%d' height='%d' "
-             "fill='white'/>\n",
-             WIDE, HIGH, WIDE, WIDE, HIGH);
+             "role='img' font-family='sans-serif' font-size='11'>\n<title>%s</title>\n"
+             "<rect width='%d' height='%d' fill='white'/>\n",
+             WIDE, HIGH, WIDE, what, WIDE, HIGH);
     axes(t, x, y);
     for (int k = 0; k < count; k++) {
         text_add(t, "<polyline fill='none' stroke='%s' stroke-width='1.5' points='",
@@ -115,7 +133,7 @@ static void curves(struct text *t, const struct series *s, int count)
             text_add(t, "%.1f,%.1f ", place(s[k].x[i], x, LEFT, WIDE - RIGHT),
                      place(s[k].y[i], y, HIGH - BOTTOM, TOP));
         text_add(t, "'/>\n<text x='%d' y='%d' fill='%s'>%s</text>\n",
-                 LEFT + 10 + 150 * k, HIGH - 4, s[k].colour, s[k].label);
+                 LEFT + 10 + 160 * k, HIGH - 4, s[k].colour, s[k].label);
     }
     text_add(t, "</svg>\n");
 }
@@ -129,6 +147,8 @@ static void escaped(struct text *t, const char *text)
             text_add(t, "&lt;");
         else if (*c == '&')
             text_add(t, "&amp;");
+        else if (*c == '\'')
+            text_add(t, "&#39;");
         else
             text_add_bytes(t, c, 1);
 }
@@ -162,6 +182,20 @@ static double sum_of(const struct run_lines *l, const char *key)
     return sum;
 }
 
+/* Whole numbers in groups of three, others to four digits that count. */
+static const char *number(struct arena *a, double value)
+{
+    if (value != floor(value) && fabs(value) < 1000)
+        return arena_text(a, "%.4g", value);
+    struct text t = text_make(a);
+    char *digits = arena_text(a, "%.0f", value);
+    size_t n = strlen(digits);
+    for (size_t i = 0; i < n; i++)
+        text_add(&t, "%c%s", digits[i], i + 1 < n && (n - i - 1) % 3 == 0 &&
+                 digits[i] != '-' ? "," : "");
+    return t.at;
+}
+
 static void figures(struct text *t, const struct run_lines *l)
 {
     double slots = sum_of(l, "slots"), useful = sum_of(l, "useful_tokens");
@@ -169,28 +203,31 @@ static void figures(struct text *t, const struct run_lines *l)
     const struct { const char *name; double value; const char *unit;
     } row[] = {
         {"steps", last_of(l, "step"), ""},
-        {"loss of the last step", last_of(l, "loss"), "nats"},
+        {"epoch, passes over the data begun", last_of(l, "epoch"), ""},
+        {"loss of the last step", last_of(l, "loss"), "nats a supervised token"},
         {"useful tokens per second", seconds > 0 ? useful / seconds : 0, ""},
         {"supervised tokens per second",
          seconds > 0 ? sum_of(l, "supervised_tokens") / seconds : 0, ""},
         {"images per second", seconds > 0 ? sum_of(l, "images") / seconds : 0, ""},
-        {"slots in use", slots > 0 ? 100 * useful / slots : 0, "%"},
-        {"useful tokens", useful, ""},
-        {"supervised tokens", sum_of(l, "supervised_tokens"), ""},
+        {"slots in use, by something else than padding",
+         slots > 0 ? 100 * useful / slots : 0, "%"},
+        {"useful tokens: all but padding", useful, ""},
+        {"supervised tokens: answers, that the loss is taken over",
+         sum_of(l, "supervised_tokens"), ""},
         {"image tokens", sum_of(l, "image_tokens"), ""},
         {"samples", sum_of(l, "samples"), ""},
         {"images", sum_of(l, "images"), ""},
-        {"mock samples", sum_of(l, "mock_samples"), ""},
-        {"samples left out", sum_of(l, "dropped_samples"), ""},
-        {"skipped steps", last_of(l, "skipped_steps"), ""},
-        {"peak memory", last_of(l, "peak_bytes") / 1048576, "MiB"},
+        {"mock samples: made up, not from files", sum_of(l, "mock_samples"), ""},
+        {"samples left out: too long or unreadable", sum_of(l, "dropped_samples"), ""},
+        {"steps without an update, for gradients that are not finite",
+         last_of(l, "skipped_steps"), ""},
+        {"peak memory of a rank", last_of(l, "peak_bytes") / 1048576, "MiB"},
         {"time in steps", seconds, "s"},
     };
     text_add(t, "<table>\n");
     for (int i = 0; i < COUNT(row); i++)
-        text_add(t, "<tr><td>%s</td><td class='n'>%.*f %s</td></tr>\n", row[i].name,
-                 row[i].value == floor(row[i].value) ? 0 : 3, row[i].value,
-                 row[i].unit);
+        text_add(t, "<tr><td>%s</td><td class='n'>%s %s</td></tr>\n", row[i].name,
+                 number(t->arena, row[i].value), row[i].unit);
     text_add(t, "</table>\n");
 }
 
@@ -208,7 +245,9 @@ static void sample_add(struct arena *a, struct text *t, json_t *sample)
                            : path && text_ends(path, ".webp") ? "webp" : "jpeg";
         if (!path || !file_read(a, path, IMAGE_MOST, &file))
             continue;                   /* moved or large: the text still says it */
-        text_add(t, "<img alt='' src='data:image/%s;base64,", type);
+        text_add(t, "<img alt='");
+        escaped(t, path);
+        text_add(t, "' src='data:image/%s;base64,", type);
         base64(t, file);
         text_add(t, "'>");
     }
@@ -220,7 +259,7 @@ static void sample_add(struct arena *a, struct text *t, json_t *sample)
 }
 
 /* The newest samples/step-N.jsonl, if any. */
-static bool samples_add(struct arena *a, struct text *t, const char *run)
+static bool samples_add(struct arena *a, struct text *t, const char *run, bool held)
 {
     char *folder = path_join(a, run, "samples"), **name, *newest = NULL;
     int64_t count, step = -1, at;
@@ -238,9 +277,10 @@ static bool samples_add(struct arena *a, struct text *t, const char *run)
         return true;
     text_add(t,
              "<h2>Answers at step %" PRId64
-             "</h2><p>Above: the model's (green where it "
+             "</h2><p>To %s. Above: the model's (green where it "
              "equals the data); below: the data's.</p>\n",
-             step);
+             step, held ? "held-out samples, which the model was not trained on"
+                        : "training samples, which the model has seen");
     for (int64_t i = 0; i < l.count; i++)
         sample_add(a, t, l.line[i]);
     lines_free(&l);
@@ -262,24 +302,60 @@ static void head(struct text *t, const char *run)
     text_add(t, "</h1>\n");
 }
 
+/* What was trained, where and when the page was written. */
+static void origin(struct text *t, const struct recipe *r)
+{
+    char host[256] = "", day[32] = "";
+    time_t now = time(NULL);
+    struct tm local;
+    gethostname(host, sizeof host - 1);
+    if (localtime_r(&now, &local))
+        strftime(day, sizeof day, "%Y-%m-%d %H:%M", &local);
+    text_add(t, "<p>Model ");
+    escaped(t, r->model_path);
+    struct model_config config;
+    if (hf_config_read(t->arena, r->model_path, &config)) {
+        struct model model;
+        struct capacity capacity = capacity_of(r, &config);
+        struct model_purpose purpose = purpose_logits();
+        model_record(t->arena, &config, &capacity, &purpose, NULL, 0, &model);
+        text_add(t, ", %s parameters",
+                 number(t->arena, (double)model_parameters(&model, false)));
+    }
+    text_add(t, ". Written %s on ", day);
+    escaped(t, host);
+    text_add(t, ".</p>\n");
+}
+
 static bool pages_make(struct arena *a, const char *run, const struct run_lines *l)
 {
     struct text page = text_make(a), svg = text_make(a);
     struct bytes recipe;
+    const struct series each = series_of(a, l, "loss", "loss of a step", "#bcd4e8");
+    struct series mean = smoothed(a, &each, MAX((double)l->count / 50, 1));
+    mean.label = "training loss, smoothed", mean.colour = "#1f6fb4";
     const struct series loss[] = {
-        series_of(a, l, "loss", "training loss", "#1f6fb4"),
-        series_of(a, l, "eval_loss", "held-out loss", "#d1495b")};
+        each, mean, series_of(a, l, "eval_loss", "held-out loss", "#d1495b")};
+    struct recipe r;
     const struct series speed = series_of(a, l, "useful_tokens_per_s_per_gpu",
                                           "useful tokens/s", "#2e8b57");
     if (!file_read(a, path_join(a, run, "recipe.yaml"), TEXT_MOST, &recipe))
         return false;
-    curves(&svg, loss, loss[1].count ? 2 : 1);
+    recipe_default(a, &r);
+    bool known = recipe_parse(&r, "recipe.yaml", recipe.at, recipe.size);
+    curves(&svg, "loss over steps", loss, loss[2].count ? 3 : 2);
     head(&page, run);
-    text_add(&page, "<h2>Loss</h2>\n%s<h2>Speed</h2>\n", svg.at);
-    curves(&page, &speed, 1);
-    text_add(&page, "<h2>Books</h2>\n");
+    if (known)                          /* else of another version: shown as it is */
+        origin(&page, &r);
+    text_add(&page, "<h2>Loss</h2>\n<p>Cross-entropy of the answers' tokens, in nats: "
+             "the lower, the more probable the model finds them.</p>\n%s"
+             "<h2>Speed</h2>\n"
+             "<p>Tokens that are not padding, a second.</p>\n", svg.at);
+    curves(&page, "useful tokens a second over steps", &speed, 1);
+    text_add(&page, "<h2>Books</h2>\n<p>Of all steps. A token is a piece of text or of "
+             "an image, a slot a place for one in a batch.</p>\n");
     figures(&page, l);
-    if (!samples_add(a, &page, run))
+    if (!samples_add(a, &page, run, r.data_hold_out > 0))
         return false;
     text_add(&page, "<h2>Recipe</h2><pre>");
     escaped(&page, recipe.at);

@@ -21,8 +21,8 @@ static bool tensor_get(const struct safetensors *f, const char *name, enum dtype
 {
     *out = safetensors_find(f, name);
     if (!*out || (*out)->dtype != dtype || (*out)->ndim != ndim)
-        return fail("parity: %s: tensor '%s' must be %s with %d dimensions", f->path, name,
-                    dtype_safetensors(dtype), ndim);
+        return fail("parity: %s: tensor '%s' must be %s with %d dimensions", f->path,
+                    name, dtype_safetensors(dtype), ndim);
     return true;
 }
 
@@ -41,8 +41,10 @@ static bool inputs_read(struct arena *a, const struct safetensors *f, struct inp
         !tensor_get(f, "image_grid_thw", DTYPE_I64, 2, &grid))
         return false;
     if (id->count != label->count || id->count != mask->count || grid->dim[1] != 3)
-        return fail("parity: %s: input_ids, labels and attention_mask must have one shape, "
-                    "image_grid_thw 3 columns", f->path);
+        return fail(
+            "parity: %s: input_ids, labels and attention_mask must have one shape, "
+            "image_grid_thw 3 columns",
+            f->path);
     *in = (struct inputs){
         .id = aligned(a, id), .label = aligned(a, label), .mask = aligned(a, mask),
         .grid = aligned(a, grid), .rows = id->dim[0], .width = id->dim[1],
@@ -52,8 +54,9 @@ static bool inputs_read(struct arena *a, const struct safetensors *f, struct inp
 }
 
 /* Images of one row, in order: those whose tokens its ids hold. */
-static bool images_take(struct arena *a, const struct inputs *in, const struct model_config *c,
-                        int64_t *image, int64_t *patch, int64_t tokens, struct encoded *e)
+static bool images_take(struct arena *a, const struct inputs *in,
+                        const struct model_config *c, int64_t *image, int64_t *patch,
+                        int64_t tokens, struct encoded *e)
 {
     int cell = c->vision.merge * c->vision.merge;
     e->image = NEW(a, struct patches, in->images + 1);
@@ -64,9 +67,9 @@ static bool images_take(struct arena *a, const struct inputs *in, const struct m
         int64_t count = g[1] * g[2];
         if (g[0] != 1 || g[1] <= 0 || g[2] <= 0 || *patch + count > in->patches ||
             count / cell > tokens)
-            return fail("parity: image %" PRId64 " of grid %" PRId64 "x%" PRId64 "x%" PRId64
-                        " does not fit its tokens or pixel_values", *image - 1, g[0], g[1],
-                        g[2]);
+            return fail("parity: image %" PRId64 " of grid %" PRId64 "x%" PRId64
+                        "x%" PRId64 " does not fit its tokens or pixel_values",
+                        *image - 1, g[0], g[1], g[2]);
         e->image[e->nimage++] = (struct patches){
             .grid_h = (int)g[1], .grid_w = (int)g[2], .values = (int)in->values,
             .pixels = (float *)in->pixels + *patch * in->values};
@@ -77,22 +80,25 @@ static bool images_take(struct arena *a, const struct inputs *in, const struct m
     return true;
 }
 
-static bool encode(struct arena *a, const struct inputs *in, const struct model_config *c,
-                   struct encoded *e)
+static bool encode(struct arena *a, const struct inputs *in,
+                   const struct model_config *c, struct encoded *e)
 {
     int64_t image = 0, patch = 0;
     for (int64_t r = 0; r < in->rows; r++) {
         int64_t tokens = 0;
-        e[r] = (struct encoded){.name = "case", .id = r, .input = NEW(a, int32_t, in->width),
+        e[r] = (struct encoded){.name = "case",
+                                .id = r,
+                                .input = NEW(a, int32_t, in->width),
                                 .scored = NEW(a, bool, in->width)};
         for (int64_t i = r * in->width; i < (r + 1) * in->width; i++) {
             if (!in->mask[i])
                 continue;
             if (in->id[i] < 0 || in->id[i] >= c->decoder.vocabulary ||
                 (in->label[i] != -100 && in->label[i] != in->id[i]))
-                return fail("parity: id %" PRId64 " with label %" PRId64 ": ids must be in "
-                            "the vocabulary, labels equal them or be -100", in->id[i],
-                            in->label[i]);
+                return fail("parity: id %" PRId64 " with label %" PRId64
+                            ": ids must be in "
+                            "the vocabulary, labels equal them or be -100",
+                            in->id[i], in->label[i]);
             tokens += in->id[i] == c->image_token;
             e[r].input[e[r].tokens] = (int32_t)in->id[i];
             e[r].scored[e[r].tokens++] = in->label[i] != -100;
@@ -128,7 +134,8 @@ static bool run(struct arena *a, struct session *s, const struct row *row,
     out->aux_coef = d->moe_layers ? s->model.config.decoder.aux_coef : 0;
     out->loss = *(float *)machine_value(s->machine, d->loss, 0).data;
     out->cross_entropy = *(float *)machine_value(s->machine, d->cross_entropy, 0).data;
-    out->aux_loss = d->moe_layers ? *(float *)machine_value(s->machine, d->aux, 0).data : 0;
+    out->aux_loss =
+        d->moe_layers ? *(float *)machine_value(s->machine, d->aux, 0).data : 0;
     out->grad = NEW(a, struct parity_grad, s->model.graph.nparam);
     for (int i = 0; i < s->model.graph.nparam; i++) {
         const char *name = s->model.graph.param[i].name;
@@ -139,15 +146,15 @@ static bool run(struct arena *a, struct session *s, const struct row *row,
     struct view_of_model *v = session_view(s, &logits, &s->model.capacity);
     if (!machine_use(s->machine, v->plan))
         return false;
-    feed_row(&v->feed, s->machine, &v->model, 0, row, 1, (double)row->live, s->router_bias,
-             NULL);
+    feed_row(&v->feed, s->machine, &v->model, 0, row, 1, (double)row->live,
+             s->router_bias, NULL);
     if (!machine_step(s->machine))
         return false;
     out->tokens = row->live;
     out->vocabulary = s->model.config.decoder.vocabulary;
-    out->logits = (float *)arena_copy(a, machine_value(s->machine, v->model.decoder.logits,
-                                                       0).data,
-                                      sizeof(float) * (size_t)(out->tokens * out->vocabulary));
+    out->logits = (float *)arena_copy(
+        a, machine_value(s->machine, v->model.decoder.logits, 0).data,
+        sizeof(float) * (size_t)(out->tokens * out->vocabulary));
     return true;
 }
 
@@ -199,10 +206,11 @@ char *parity_json(struct arena *a, const struct parity *p)
         json_object_set_new(grad, p->grad[i].name,
                             json_pack("{s:f, s:f}", "norm", p->grad[i].norm, "sum",
                                       p->grad[i].sum));
-    json_t *all = json_pack("{s:f, s:f, s:f, s:f, s:o}", "loss", p->loss, "cross_entropy",
-                            p->cross_entropy, "aux_loss", p->aux_loss, "aux_coef",
-                            p->aux_coef, "grad", grad);
-    char *text = json_dumps(all, JSON_INDENT(1)), *copy = arena_copy(a, text, strlen(text));
+    json_t *all = json_pack("{s:f, s:f, s:f, s:f, s:o}", "loss", p->loss,
+                            "cross_entropy", p->cross_entropy, "aux_loss", p->aux_loss,
+                            "aux_coef", p->aux_coef, "grad", grad);
+    char *text = json_dumps(all, JSON_INDENT(1)),
+         *copy = arena_copy(a, text, strlen(text));
     free(text);
     json_decref(all);
     return copy;

@@ -130,8 +130,10 @@ static bool step_measure(struct profiler *t, int64_t step, bool counts)
     if (!machine_step(s->machine))
         return false;
     done = clock_seconds();
-    optimizer_step(s->recipe, &s->model, s->machine, s->ops, &s->stream, step,
-                   step - 1);
+    struct update u;
+    if (!optimizer_step(s->recipe, &s->model, s->machine, s->ops, &s->stream, step,
+                        step - 1, &u))
+        return false;
     double end = clock_seconds();
     if (!counts)
         return true;

@@ -2,7 +2,6 @@
 #include "train/recipe.h"
 
 #include "base/file.h"
-#include "base/text.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -125,6 +124,11 @@ static bool unknown(const char *key)
     for (int i = 0; i < count; i++) {
         name[i] = arena_text(&a, "%s.%s", f[i].section, f[i].key);
         meaning[i] = f[i].meaning;
+    }
+    if (!strcmp(key, "data.sources")) {
+        arena_free(&a);
+        return fail("recipe: data.sources is a list; of its first entry set "
+                    "data.sources.0.path");
     }
     const char *near = text_nearest(key, name, count);
     int at = 0;
@@ -276,7 +280,8 @@ static bool include(struct recipe *r, const char *file, const char *name, int de
     const char *slash = strrchr(file, '/');
     const char *path = *name == '/' || !slash
         ? name : arena_text(r->arena, "%.*s/%s", (int)(slash - file), file, name);
-    return file_apply(r, path, depth + 1) || fail_in("%s", file);
+    /* Of a chain of files the first and the last are named. */
+    return file_apply(r, path, depth + 1) || (depth == 0 && fail_in("%s", file));
 }
 
 static bool document_apply(struct recipe *r, const char *file, yaml_document_t *doc,
@@ -364,13 +369,33 @@ bool recipe_parse(struct recipe *r, const char *name, const char *yaml, int64_t 
     return yaml_apply(r, name, yaml, size, 0) || fail_kind(FAULT_USAGE);
 }
 
+/* "[vision, router]" is "vision router", where a text is words: as in YAML. */
+static const char *words_of(struct arena *a, const char *key, const char *value)
+{
+    static const char *const list[] = {"model.freeze", "memory.recompute",
+                                       "memory.offload"};
+    size_t n = strlen(value);
+    bool is = false;
+    for (int i = 0; i < COUNT(list); i++)
+        is |= !strcmp(key, list[i]);
+    if (!is || n < 2 || value[0] != '[' || value[n - 1] != ']')
+        return value;
+    struct text t = text_make(a);
+    char **word;
+    int words = text_split(a, arena_copy(a, value + 1, n - 2), " ,'\"", &word);
+    for (int i = 0; i < words; i++)
+        text_add(&t, "%s%s", i ? " " : "", word[i]);
+    return t.at ? t.at : "";
+}
+
 static bool override_apply(struct recipe *r, const char *override)
 {
     const char *equals = strchr(override, '=');
     if (!equals || equals == override)
         return fail("recipe: '%s' is no override; write section.key=value", override);
     char *key = arena_copy(r->arena, override, (size_t)(equals - override));
-    return recipe_set(r, key, equals + 1) || fail_in("override '%s'", override);
+    return recipe_set(r, key, words_of(r->arena, key, equals + 1)) ||
+           fail_in("override '%s'", override);
 }
 
 bool recipe_read(struct arena *a, const char *path, const char *const *override,
@@ -480,6 +505,42 @@ char *recipe_text_of(const struct recipe *r, struct arena *a)
         line_add(&t, &field[i], "  ", (const char *)r + field_at[i]);
     }
     return t.at;
+}
+
+static void change_add(struct text *t, const struct recipe_field *f, const char *name,
+                       const void *from, const void *to)
+{
+    const char *was = value_text(t->arena, f, from), *is = value_text(t->arena, f, to);
+    if (strcmp(was, is))
+        text_add(t, "%s %s -> %s\n", name, *was ? was : "empty", *is ? is : "empty");
+}
+
+void recipe_changes(const struct recipe *from, const struct recipe *to, struct text *t)
+{
+    for (int i = 0; i < COUNT(field); i++)
+        change_add(t, &field[i],
+                   arena_text(t->arena, "%s.%s", field[i].section, field[i].key),
+                   (const char *)from + field_at[i], (const char *)to + field_at[i]);
+    if (from->nsource != to->nsource)
+        text_add(t, "data.sources %d -> %d entries\n", from->nsource, to->nsource);
+    for (int s = 0; s < MIN(from->nsource, to->nsource); s++)
+        for (int k = 0; k < COUNT(source_field); k++)
+            change_add(t, &source_field[k],
+                       arena_text(t->arena, "data.sources.%d.%s", s,
+                                  source_field[k].key),
+                       (const char *)&from->source[s] + source_at[k],
+                       (const char *)&to->source[s] + source_at[k]);
+}
+
+const char *recipe_key_like(struct arena *a, const char *key)
+{
+    const char **name = NEW(a, const char *, COUNT(field));
+    for (int i = 0; i < COUNT(field); i++) {
+        name[i] = arena_text(a, "%s.%s", field[i].section, field[i].key);
+        if (!strcmp(field[i].key, key))
+            return name[i];
+    }
+    return text_nearest(key, name, COUNT(field));
 }
 
 const char *recipe_get(const struct recipe *r, struct arena *a, const char *key)

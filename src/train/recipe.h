@@ -15,6 +15,7 @@
 #define TRAIN_RECIPE_H
 
 #include "base/arena.h"
+#include "base/text.h"
 
 typedef int64_t recipe_count;
 typedef double recipe_real;
@@ -53,6 +54,10 @@ MUST_USE bool recipe_set(struct recipe *r, const char *key, const char *value);
 MUST_USE bool recipe_check(const struct recipe *r);
 /* The resolved recipe as YAML, every key, in table order. */
 char *recipe_text_of(const struct recipe *r, struct arena *a);
+/* One line for every key with another value: "optim.lr 0.1 -> 0.2". */
+void recipe_changes(const struct recipe *from, const struct recipe *to, struct text *t);
+/* The key meant by "steps" or "section.kye": of this last part, else the nearest. */
+const char *recipe_key_like(struct arena *a, const char *key);
 /* The value of "section.key" as text, for reports, comparisons; NULL: no such key. */
 const char *recipe_get(const struct recipe *r, struct arena *a, const char *key);
 

@@ -5,6 +5,8 @@
 #include "train/weights.h"
 
 #include <inttypes.h>
+#include <time.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 static const char *or_null(const char *text)
@@ -20,20 +22,129 @@ static int choice_of(const char *value, const char *const *names)
     return i;
 }
 
-static bool plan_make(struct session *s, bool trains)
+bool session_leads(const struct session *s)
+{
+    return !s->rank || s->rank->rank == 0;
+}
+
+/* ---- layout ---- */
+
+static bool layout_make(const struct recipe *r, int ranks,
+                        const struct mesh_limits *limits, struct mesh *out)
+{
+    const struct layout l = {
+        .world = ranks, .pp = (int)r->parallel_pp, .dp = (int)r->parallel_dp,
+        .cp = (int)r->parallel_cp, .tp = (int)r->parallel_tp, .ep = (int)r->parallel_ep,
+        .etp = (int)r->parallel_etp, .replicate = (int)r->parallel_replicate,
+    };
+    if (!mesh_make(&l, limits, out))
+        return fail_in("recipe: parallel");
+    int dp = out->layout.dp;
+    int64_t rows = r->batch_rows;
+    if (rows % dp)
+        return fail("recipe: batch.rows %" PRId64 " does not divide over %d "
+                    "data-parallel ranks; nearest is %" PRId64, rows, dp,
+                    MAX((rows + dp / 2) / dp, 1) * dp);
+    bool whole = out->layout.pp * out->layout.cp * out->layout.tp == 1;
+    return whole || !r->sample_every ||
+           fail("recipe: sample.every %" PRId64
+                " needs ranks with the whole model: pp, "
+                "cp and tp 1; set it to 0 and use vlmoe generate",
+                r->sample_every);
+}
+
+/* The model's config, or what may be meant instead of a folder that has none. */
+static bool config_read(struct arena *a, const char *path, struct model_config *config)
+{
+    char here[4096] = "?";
+    if (hf_config_read(a, path, config))
+        return true;
+    if (file_exists(path_join(a, path, "config.json")))
+        return false;
+    if (file_exists(path_join(a, path, "model/config.json")))
+        fail("model: %s is the folder of a run; its trained model is %s/model", path,
+             path);
+    else if (file_exists(path_join(a, path, "metrics.jsonl")))
+        fail("model: %s is the folder of a run that is not done: it has no model yet",
+             path);
+    else if (!folder_exists(path) && getcwd(here, sizeof here))
+        fail("model: model.path '%s': no such folder, seen from %s", path, here);
+    return fail_kind(FAULT_CHECKPOINT);
+}
+
+bool session_layout(const struct recipe *r, int ranks, struct mesh *out)
+{
+    struct arena a = arena_make("layout");
+    struct model_config config;
+    bool ok = config_read(&a, r->model_path, &config);
+    if (ok) {
+        struct capacity capacity = capacity_of(r, &config);
+        struct mesh_limits limits = limits_of(&config, &capacity);
+        limits.chunks = (int)r->parallel_chunks;
+        ok = layout_make(r, ranks, &limits, out) || fail_kind(FAULT_USAGE);
+    }
+    arena_free(&a);
+    return ok;
+}
+
+static struct sharding sharding_of(const struct recipe *r)
+{
+    static const char *const level[] = {"none", "optimizer", "gradients", "parameters",
+                                        NULL};
+    int l = choice_of(r->parallel_shard, level);
+    return (struct sharding){
+        .state = l > 0, .weights = l > 2,
+        .each = l > 1 && !strcmp(r->parallel_reduce, "each"),
+        .prefetch = (int)r->parallel_prefetch,
+    };
+}
+
+/* The stages of a pipeline, all ranks the same. */
+static bool stages_open(struct session *s)
+{
+    const struct recipe *r = s->recipe;
+    const struct mesh *m = s->model.graph.mesh;
+    if (!m || m->layout.pp * r->parallel_chunks == 1)
+        return true;
+    struct stages *stages = NEW(&s->arena, struct stages, 1);
+    s->stages = stages;
+    s->stage = view_at(&m->dense, s->model.graph.rank, AXIS_PP);
+    return stages_make(&s->arena, &s->model.graph, m->layout.pp,
+                       (int)r->parallel_chunks, r->parallel_stages, NULL, stages) ||
+           fail_in("recipe: parallel.stages");
+}
+
+static struct order order_of(struct session *s, bool trains, int mbs)
+{
+    int ranks = s->stages ? s->stages->ranks : 1;
+    int chunks = s->stages ? s->stages->chunks : 1;
+    if (!trains)
+        return order_forward_only(&s->arena, ranks, chunks, mbs);
+    if (s->recipe->parallel_zero_bubble)
+        return order_zero_bubble(&s->arena, s->stage, ranks, chunks, mbs);
+    return chunks > 1 ? order_interleaved(&s->arena, s->stage, ranks, chunks, mbs)
+                      : order_1f1b(&s->arena, s->stage, ranks, mbs);
+}
+
+/* `state`: of the plan it takes over from, or NULL. */
+static bool plan_make(struct session *s, bool trains, const struct plan *state)
 {
     const struct recipe *r = s->recipe;
     struct policy *policy = NEW(&s->arena, struct policy, 1);
     struct order *order = NEW(&s->arena, struct order, 1);
-    int *output = NEW(&s->arena, int, 4 + MAX_LAYERS), outputs = 0;
+    int *output = NEW(&s->arena, int, 5 + MAX_LAYERS), outputs = 0;
     const struct decoder_graph *d = &s->model.decoder;
     *policy = policy_plain();
     if (!policy_parse(policy, &s->arena, &s->model.graph, r->memory_recompute,
                       r->memory_offload))
         return fail_in("recipe: memory") || fail_kind(FAULT_USAGE);
     policy->slack = r->memory_slack;
-    *order = trains ? order_1f1b(&s->arena, 0, 1, (int)r->batch_rows)
-                    : order_forward(&s->arena, 1);
+    policy->keep_weights = r->parallel_keep_weights;
+    const struct sharding sharding = sharding_of(r);
+    int dp = s->crew ? s->crew->mesh.layout.dp : 1;
+    if (!stages_open(s))
+        return false;
+    *order = order_of(s, trains, trains ? (int)r->batch_rows / dp : 1);
     output[outputs++] = d->cross_entropy;
     output[outputs++] = d->loss;
     if (d->moe_layers) {
@@ -42,29 +153,78 @@ static bool plan_make(struct session *s, bool trains)
     }
     for (int i = 0; i < d->moe_layers; i++)
         output[outputs++] = d->chosen[i];
+    if (session_may_grow(s))
+        output[outputs++] = d->overflow;
     s->plan = plan_build(&s->arena, &s->model.graph, &(struct plan_options){
-        .order = order, .policy = policy, .moments = trains ? 2 : 0,
-        .output = output, .outputs = outputs});
+        .stages = s->stages, .stage = s->stage, .order = order, .policy = policy,
+        .moments = trains ? 2 : 0, .sharding = &sharding,
+        .output = output, .outputs = outputs, .state = state});
+    if (s->precision)
+        precision_units(s->precision, s->plan, &s->arena, policy->slack);
     return true;
 }
 
-bool session_open(struct session *s, const struct recipe *recipe, bool trains)
+static bool session_make(struct session *s, bool trains)
 {
+    const struct recipe *recipe = s->recipe;
     struct model_config config;
     unsigned frozen, all = (1u << PARTS) - 1;
-    *s = (struct session){.arena = arena_make("session"), .recipe = recipe};
     if (!parts_parse(recipe->model_freeze, &frozen) ||
-        !hf_config_read(&s->arena, recipe->model_path, &config))
+        !config_read(&s->arena, recipe->model_path, &config))
         return false;
     struct capacity capacity = capacity_of(recipe, &config);
-    struct model_purpose purpose = purpose_train(recipe, &config, trains ? frozen : all);
-    model_record(&s->arena, &config, &capacity, &purpose, &s->model);
+    struct model_purpose purpose =
+        purpose_train(recipe, &config, trains ? frozen : all);
+    model_record(&s->arena, &config, &capacity, &purpose,
+                 s->crew ? &s->crew->mesh : NULL, s->rank ? s->rank->rank : 0,
+                 &s->model);
     if (trains && model_parameters(&s->model, true) == 0) {
         fail("recipe: model.freeze '%s' freezes everything; nothing would train",
              recipe->model_freeze);
         return fail_kind(FAULT_USAGE);
     }
-    return plan_make(s, trains);
+    if (s->precision)
+        precision_values(s->precision, &s->model.graph);
+    s->room = recipe->moe_capacity;
+    return plan_make(s, trains, NULL);
+}
+
+bool session_open(struct session *s, const struct recipe *recipe, bool trains)
+{
+    return session_join(s, recipe, trains, NULL, NULL);
+}
+
+bool session_join(struct session *s, const struct recipe *recipe, bool trains,
+                  const struct rank *rank, struct crew *crew)
+{
+    *s = (struct session){.arena = arena_make("session"), .recipe = recipe,
+                          .rank = rank, .crew = crew};
+    return session_make(s, trains);
+}
+
+bool session_preview(struct session *s, const struct recipe *recipe,
+                     const struct precision *precision, const struct rank *rank,
+                     struct crew *crew)
+{
+    *s = (struct session){.arena = arena_make("session"), .recipe = recipe,
+                          .rank = rank, .crew = crew, .precision = precision};
+    return session_make(s, true);
+}
+
+bool session_may_grow(const struct session *s)
+{
+    return s->room > 0 && s->model.decoder.overflow != NONE;
+}
+
+bool session_grow(struct session *s)
+{
+    struct model was = s->model;
+    struct model_purpose purpose = purpose_train(s->recipe, &was.config, was.frozen);
+    s->room *= 2;
+    purpose.decoder.capacity = s->room;
+    model_record(&s->arena, &was.config, &was.capacity, &purpose, was.graph.mesh,
+                 was.graph.rank, &s->model);
+    return plan_make(s, true, s->plan) && machine_use(s->machine, s->plan);
 }
 
 /* ---- data ---- */
@@ -83,7 +243,8 @@ static bool sources_open(struct session *s, struct mix_part *part)
             return false;
         s->nsource++;
         hash[i] = source_hash(s->source[i]);
-        part[i] = (struct mix_part){s->source[i], x->weight, *x->name ? x->name : x->path};
+        part[i] =
+            (struct mix_part){s->source[i], x->weight, *x->name ? x->name : x->path};
         log_info("data", "%s: %" PRId64 " samples (%s)", part[i].name,
                  source_count(s->source[i]), source_format(s->source[i]));
     }
@@ -112,10 +273,11 @@ static bool image_shape_read(struct session *s, struct image_shape *shape)
     memcpy(shape->std, p.std, sizeof p.std);
     shape->rule = (enum resize_rule)choice_of(r->data_resize_rule, resize_rule_name);
     int cell = v->patch * v->merge;
-    log_info("data", "images of %" PRId64 "..%" PRId64 " pixels become %" PRId64 "..%" PRId64
-             " tokens; a row holds %" PRId64 " tokens and %" PRId64 " patches",
+    log_info("data", "images are resized to %" PRId64 " to %" PRId64 " pixels, about %"
+             PRId64 " to %" PRId64 " tokens (sides are whole multiples of %d); a row "
+             "holds %" PRId64 " tokens and %" PRId64 " patches",
              shape->min_pixels, shape->max_pixels, shape->min_pixels / cell / cell,
-             shape->max_pixels / cell / cell, s->model.capacity.tokens,
+             shape->max_pixels / cell / cell, cell, s->model.capacity.tokens,
              s->model.capacity.patches);
     return true;
 }
@@ -125,12 +287,15 @@ static bool tokenizer_fits(const struct session *s)
     const struct model_config *c = &s->model.config;
     const char *path = s->recipe->model_path;
     if (tokenizer_size(s->tokenizer) > c->decoder.vocabulary)
-        return fail("tokenizer: %s/tokenizer.json has ids up to %d, the model's vocabulary "
-                    "holds %d", path, tokenizer_size(s->tokenizer) - 1,
-                    c->decoder.vocabulary);
+        return fail(
+            "tokenizer: %s/tokenizer.json has ids up to %d, the model's vocabulary "
+            "holds %d",
+            path, tokenizer_size(s->tokenizer) - 1, c->decoder.vocabulary);
     if (s->chat.image_pad != c->image_token)
-        return fail("tokenizer: <|image_pad|> is id %d in %s/tokenizer.json, image_token_id "
-                    "in its config.json is %d", s->chat.image_pad, path, c->image_token);
+        return fail(
+            "tokenizer: <|image_pad|> is id %d in %s/tokenizer.json, image_token_id "
+            "in its config.json is %d",
+            s->chat.image_pad, path, c->image_token);
     return true;
 }
 
@@ -172,8 +337,8 @@ static bool mixes_make(struct session *s)
                   hold_out, false, &s->mix))
         return false;
     s->loader.mix = s->mix;
-    return !hold_out || mix_make(&s->arena, part, s->nsource, (uint64_t)r->run_seed, false,
-                                 hold_out, true, &s->held);
+    return !hold_out || mix_make(&s->arena, part, s->nsource, (uint64_t)r->run_seed,
+                                 false, hold_out, true, &s->held);
 }
 
 bool session_data(struct session *s)
@@ -189,21 +354,28 @@ bool session_machine(struct session *s)
     bool load = !strcmp(r->model_weights, "load") ||
                 (!strcmp(r->model_weights, "auto") && hf_has_weights(r->model_path));
     s->ops = &ops_cpu;
-    s->team = team_make((int)r->device_threads);
+    int ranks = s->rank ? s->rank->ranks : 1;
+    bool share = ranks > 1 && !r->device_threads;       /* the machine's cores */
+    s->team =
+        team_make(share ? MAX(device_cores() / ranks, 1) : (int)r->device_threads);
     s->stream = (struct stream){.team = s->team};
     if (!machine_make(&s->arena, s->plan, &(struct machine_options){
-            .ops = s->ops, .team = s->team, .lanes = !r->device_single_lane}, &s->machine))
+            .ops = s->ops, .rank = s->rank, .team = s->team,
+            .lanes = !r->device_single_lane}, &s->machine))
         return fail_in("recipe: lower batch.tokens %" PRId64 " or batch.patches %"
                        PRId64 ", set memory.recompute, or allow more memory",
                        r->batch_tokens, r->batch_patches);
     machine_check(s->machine, r->device_check);
     if (load && !weights_load(&s->model, s->machine, r->model_path))
-        return false;
+        return hf_has_weights(r->model_path) ? false :
+               fail_more("the folder holds no weights, the model is untrained "
+                         "(model.weights: fresh begins from nothing)");
     if (!load)
         weights_fresh(&s->model, s->machine, (uint64_t)r->run_seed);
     if (s->model.in.router_bias != NONE)
-        s->router_bias = NEW(&s->arena, float,
-                             s->model.decoder.moe_layers * s->model.config.decoder.experts);
+        s->router_bias =
+            NEW(&s->arena, float,
+                s->model.decoder.moe_layers * s->model.config.decoder.experts);
     log_info("model", "%s, %" PRId64 " parameters, %" PRId64 " trained; weights %s",
              r->model_path, model_parameters(&s->model, false),
              model_parameters(&s->model, true), load ? "loaded" : "fresh");
@@ -223,24 +395,89 @@ void session_close(struct session *s)
     arena_free(&s->arena);
 }
 
-struct view_of_model *session_view(struct session *s, const struct model_purpose *purpose,
+struct view_of_model *session_view(struct session *s,
+                                   const struct model_purpose *purpose,
                                    const struct capacity *capacity)
 {
     struct view_of_model *v = NEW(&s->arena, struct view_of_model, 1);
     struct order *order = NEW(&s->arena, struct order, 1);
     struct model_purpose same = *purpose;
     same.frozen = s->model.frozen;      /* state is laid out by what trains */
-    model_record(&s->arena, &s->model.config, capacity, &same, &v->model);
+    same.decoder.capacity = 0;          /* nobody runs a row of it again */
+    model_record(&s->arena, &s->model.config, capacity, &same, s->model.graph.mesh,
+                 s->model.graph.rank, &v->model);
     const struct decoder_graph *d = &v->model.decoder;
     const int wanted[] = {d->loss, d->cross_entropy, d->logits, d->best};
     int *output = NEW(&s->arena, int, COUNT(wanted)), outputs = 0;
     for (int i = 0; i < COUNT(wanted); i++)
         if (wanted[i] != NONE)
             output[outputs++] = wanted[i];
-    *order = order_forward(&s->arena, 1);
+    *order = order_of(s, false, 1);
     v->plan = plan_build(&s->arena, &v->model.graph, &(struct plan_options){
-        .order = order, .moments = s->plan->moments, .output = output, .outputs = outputs,
+        .stages = s->stages, .stage = s->stage, .order = order,
+        .moments = s->plan->moments, .output = output, .outputs = outputs,
         .state = s->plan});
     v->feed = feed_make(&s->arena, &v->model);
     return v;
+}
+
+static bool row_run(struct session *s, struct view_of_model *v, const struct row *row,
+                    const int32_t *want, double *loss)
+{
+    int value = v->model.decoder.cross_entropy;
+    double sum = 0;
+    feed_row(&v->feed, s->machine, &v->model, 0, row, 1, (double)row->live,
+             s->router_bias, want);
+    if (!machine_step(s->machine))
+        return false;
+    if (value != NONE && (!s->crew || mesh_speaks(&s->crew->mesh, s->rank->rank)))
+        sum = *(const float *)machine_value(s->machine, value, 0).data;
+    /* Every data-parallel rank ran the same row.  Now nobody reads it any more. */
+    if (!comm_all_reduce(machine_world(s->machine), DTYPE_F64, &sum, 1))
+        return fail_kind(FAULT_RANK);
+    if (loss)
+        *loss = sum / (s->crew ? s->crew->mesh.layout.dp : 1);
+    return true;
+}
+
+static bool meet(const struct session *s)
+{
+    return comm_barrier(machine_world(s->machine)) || fail_kind(FAULT_RANK);
+}
+
+bool session_row(struct session *s, struct view_of_model *v, const struct row *row,
+                 const int32_t *want, double *loss)
+{
+    if (s->crew) {
+        s->crew->row = row;
+        s->crew->want = want;
+        s->crew->end = false;
+    }
+    bool ok = meet(s) && row_run(s, v, row, want, loss);
+    /* Where a rank was lost others may still be at it, and the row is the caller's. */
+    const struct timespec nap = {.tv_nsec = 1000000};
+    while (!ok && s->crew && atomic_load(&s->crew->inside) > 0)
+        nanosleep(&nap, NULL);
+    return ok;
+}
+
+bool session_end(struct session *s)
+{
+    if (s->crew)
+        s->crew->end = true;
+    return meet(s) && meet(s);          /* all have seen it before it changes again */
+}
+
+bool session_follow(struct session *s, struct view_of_model *v)
+{
+    for (bool more = true; more;) {
+        atomic_fetch_add(&s->crew->inside, 1);
+        bool ok = meet(s);
+        more = ok && !s->crew->end;
+        ok = ok && (more ? row_run(s, v, s->crew->row, s->crew->want, NULL) : meet(s));
+        atomic_fetch_sub(&s->crew->inside, 1);
+        if (!ok)
+            return false;
+    }
+    return true;
 }

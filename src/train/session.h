@@ -1,21 +1,41 @@
 /* session.h - a recipe made real: model, data and machine, as far as a command needs.
  *
  *     struct session s;
- *     bool ok = session_open(&s, recipe, true) && session_data(&s) && session_machine(&s);
+ *     bool ok = session_open(&s, recipe, true) && session_data(&s) &&
+ * session_machine(&s);
  *     ...                              // fail_message() says why not
  *     session_close(&s);               // always, whatever session_open returned */
 #ifndef TRAIN_SESSION_H
 #define TRAIN_SESSION_H
 
 #include "data/loader.h"
+#include "plan/precision.h"
 #include "train/model.h"
+
+#include <stdatomic.h>
+
+/* What the ranks of one process share: the layout, and the row that rank 0 has all of
+ * them run (session_row). */
+struct crew {
+    struct mesh mesh;
+    const struct row *row;
+    const int32_t *want;
+    bool end;
+    atomic_int inside;                  /* ranks that may read the row */
+};
 
 struct session {
     struct arena arena;                 /* everything below lives here */
     const struct recipe *recipe;
+    const struct rank *rank;            /* NULL: alone */
+    struct crew *crew;                  /* NULL: alone */
+    const struct precision *precision;  /* session_preview's, else NULL */
     struct model model;                 /* recorded with the loss */
-    struct plan *plan;                  /* one step: batch.rows microbatches; or, where
-                                         * nothing trains, one row forward */
+    const struct stages *stages; /* of a pipeline, else NULL; and its place there */
+    int stage;
+    double room;                        /* moe.capacity, or what it has grown to */
+    struct plan *plan; /* one step: this rank's share of batch.rows; or,
+                        * where nothing trains, one row forward */
 
     struct tokenizer *tokenizer;        /* session_text */
     struct chat chat;
@@ -24,6 +44,7 @@ struct session {
     int nsource;
     struct mix *mix, *held;             /* held NULL without data.hold_out */
     uint64_t data_hash;
+    struct left_names *left;            /* named already (left_out.h) */
 
     struct team *team;                  /* session_machine */
     struct stream stream;
@@ -35,6 +56,23 @@ struct session {
 /* Reads the model's config, records the graph, builds the plan.  No data, no memory.
  * `trains` false: forward only, no gradients, no optimizer state. */
 MUST_USE bool session_open(struct session *s, const struct recipe *recipe, bool trains);
+/* The same as one of the ranks of `crew` (NULL both: alone). */
+MUST_USE bool session_join(struct session *s, const struct recipe *recipe, bool trains,
+                           const struct rank *rank, struct crew *crew);
+/* The same in the types of a device that is not here, for any rank of any number (of
+ * `rank` only these two are read): a plan to look at, never to run. */
+MUST_USE bool session_preview(struct session *s, const struct recipe *recipe,
+                              const struct precision *precision,
+                              const struct rank *rank, struct crew *crew);
+/* moe.capacity: can experts lack room for their rows (decoder.overflow)?  Then the step
+ * meant nothing: make more room and run it again.  All ranks together. */
+bool session_may_grow(const struct session *s);
+MUST_USE bool session_grow(struct session *s);
+/* The layout of parallel.* on so many ranks.  Fails (FAULT_USAGE) when it does not
+ * divide the model, the ranks or batch.rows. */
+MUST_USE bool session_layout(const struct recipe *recipe, int ranks, struct mesh *out);
+/* Is this the rank that reads data and writes files? */
+bool session_leads(const struct session *s);
 /* Tokenizer, chat template, image processor. */
 MUST_USE bool session_text(struct session *s);
 /* The same, and sources and their order. */
@@ -46,7 +84,16 @@ void session_close(struct session *s);
 /* Another purpose over the same weights: a model recorded for it and a forward plan of
  * one microbatch.  Use machine_use(s->machine, v->plan), then feed_row. */
 struct view_of_model { struct model model; struct plan *plan; struct feed feed; };
-struct view_of_model *session_view(struct session *s, const struct model_purpose *purpose,
+struct view_of_model *session_view(struct session *s,
+                                   const struct model_purpose *purpose,
                                    const struct capacity *capacity);
+/* Run one row through the view that is in use, on all ranks: rank 0 calls session_row
+ * for each and session_end, the others session_follow, which returns after that.
+ * `loss`, where not NULL, gets the cross entropy summed over the row, if the view has
+ * one. */
+MUST_USE bool session_row(struct session *s, struct view_of_model *v,
+                          const struct row *row, const int32_t *want, double *loss);
+MUST_USE bool session_end(struct session *s);
+MUST_USE bool session_follow(struct session *s, struct view_of_model *v);
 
 #endif

@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "train/evaluate.h"
 #include "train/generate.h"
+#include "train/left_out.h"
 #include "train/metrics.h"
 #include "train/optimizer.h"
 #include "train/page.h"
@@ -19,19 +20,33 @@
 #include <stdlib.h>
 #include <xxhash.h>
 
+/* What the ranks of the process share: rank 0 fills it, the others read it once all
+ * have met. */
+struct batch {
+    struct crew crew;
+    struct loader *loader; /* of rank 0; closed when nobody reads its rows */
+    const struct row **row;             /* [batch.rows] of this step */
+    struct ledger sum;                  /* of them */
+    double waited;                      /* seconds for them */
+    bool stop;                          /* by a signal: there is no step */
+    bool evaluate, sample;              /* still to be done for the step resumed from */
+    bool exported;                      /* the model of the last step is there */
+};
+
 struct trainer {
     struct session s;
     struct train_state state;
-    struct loader *loader;
-    struct metrics_log *log;
-    struct feed *feed;                  /* [batch.rows] */
-    const struct row **row;             /* [batch.rows] of this step */
+    struct batch *batch;
+    struct metrics_log *log;            /* of rank 0, as all files */
+    struct feed *feed;                  /* [microbatches] */
     struct view_of_model *eval, *answers;       /* NULL: never wanted */
     const char *run, *checkpoints;
-    double hardware_flops;              /* of one step of the plan */
+    int lock;                           /* on the run, of rank 0 */
+    bool locked;
+    bool done;                          /* before anything was trained here */
+    double hardware_flops;              /* of one step, all ranks */
+    int64_t peak_bytes;                 /* the most of any rank */
 };
-
-enum { LEFT_OUT_SHOWN = 16 };           /* of one row */
 
 static volatile sig_atomic_t stopping;
 
@@ -43,47 +58,111 @@ static void stop_soon(int signal_number)
 
 /* ---- one step ---- */
 
-/* Samples that policy left out on the way to the last row, each with its cause. */
-static void left_out_log(const struct trainer *t)
+static bool rows_load(struct trainer *t)
 {
-    struct left_out gone[LEFT_OUT_SHOWN];
-    int n = loader_left_out(t->loader, gone, COUNT(gone));
-    for (int i = 0; i < n; i++)
-        log_warn("data", "left out: %s: %s", gone[i].name, gone[i].why);
-}
-
-static bool rows_load(struct trainer *t, struct ledger *sum)
-{
-    *sum = (struct ledger){0};
-    for (int i = 0; i < t->s.plan->mbs; i++) {
+    struct batch *b = t->batch;
+    double before = loader_wait_seconds(b->loader);
+    b->sum = (struct ledger){0};
+    for (int64_t i = 0; i < t->s.recipe->batch_rows; i++) {
         bool end;
-        if (!loader_next(t->loader, &t->row[i], &end))
+        if (!loader_next(b->loader, &b->row[i], &end))
             return false;
         REQUIRE(!end);                  /* training data goes on, epoch after epoch */
-        left_out_log(t);
-        if (!ledger_check(&t->row[i]->ledger))
+        left_out_row(&t->s, b->loader);
+        if (!ledger_check(&b->row[i]->ledger))
             BUG("%s", fail_message());
-        ledger_add(sum, &t->row[i]->ledger);
+        ledger_add(&b->sum, &b->row[i]->ledger);
     }
-    return ledger_check(sum) || fail_kind(FAULT_DATA);
+    loader_cursor(b->loader, &t->state.cursor);
+    b->waited = loader_wait_seconds(b->loader) - before;
+    return ledger_check(&b->sum) || fail_kind(FAULT_DATA);
 }
 
-static bool plan_run(struct trainer *t, const struct ledger *sum)
+/* Rows of the next step for all ranks, or the word to stop.  Nobody reads the rows of
+ * the step before any more: all have met in its update. */
+static bool step_begin(struct trainer *t)
+{
+    if (session_leads(&t->s)) {
+        t->batch->stop = stopping;
+        if (!stopping && !rows_load(t))
+            return false;
+    }
+    return comm_barrier(machine_world(t->s.machine)) || fail_kind(FAULT_RANK);
+}
+
+/* Adds up over all ranks. */
+static bool ranks_sum(const struct trainer *t, double *x, int64_t count)
+{
+    return comm_all_reduce(machine_world(t->s.machine), DTYPE_F64, x, count) ||
+           fail_kind(FAULT_RANK);
+}
+
+/* Of all ranks: the work of a step and the most memory. */
+static bool costs_count(struct trainer *t)
+{
+    struct arena a = arena_make("work");
+    const struct plan *p = t->s.plan;
+    struct work *work = NEW(&a, struct work, p->nstep);
+    plan_work(p, work);
+    t->hardware_flops = 0;
+    for (int64_t i = 0; i < p->nstep; i++)
+        t->hardware_flops += work[i].flops;
+    arena_free(&a);
+    t->peak_bytes = p->bytes;
+    return ranks_sum(t, &t->hardware_flops, 1) &&
+           (comm_max(machine_world(t->s.machine), DTYPE_I64, &t->peak_bytes, 1) ||
+            fail_kind(FAULT_RANK));
+}
+
+/* Data-parallel ranks take rows in turn; the tp, cp and pp ranks of one take the same.
+ */
+static bool rows_run(struct trainer *t)
 {
     struct session *s = &t->s;
-    double live = (double)ledger_useful(sum);
+    const struct ledger *sum = &t->batch->sum;
+    const struct mesh *m = s->model.graph.mesh;
+    int dp = m ? m->layout.dp : 1;
+    int at = m ? view_group_index(&m->dense, s->rank->rank, ON_DP) : 0;
     for (int i = 0; i < s->plan->mbs; i++)
-        feed_row(&t->feed[i], s->machine, &s->model, i, t->row[i], (double)sum->supervised,
-                 live, s->router_bias, NULL);
+        feed_row(&t->feed[i], s->machine, &s->model, i, t->batch->row[i * dp + at],
+                 (double)sum->supervised, (double)ledger_useful(sum), s->router_bias,
+                 NULL);
     return machine_step(s->machine);
 }
 
-/* An output [1,1] summed over microbatches, each times the row's share of live tokens
- * where `shared` (figures of a row alone), else as it is. */
+/* The plan, on the rows of the step; again with more room where experts had too little:
+ * no choice is ever dropped. */
+static bool plan_run(struct trainer *t)
+{
+    struct session *s = &t->s;
+    for (;;) {
+        double lacks = 0;
+        if (!rows_run(t))
+            return false;
+        for (int i = 0; i < s->plan->mbs && session_may_grow(s); i++) {
+            struct tensor x = machine_value(s->machine, s->model.decoder.overflow, i);
+            lacks += tensor_is(x) ? *(const float *)x.data : 0;
+        }
+        if (session_may_grow(s) && !ranks_sum(t, &lacks, 1))
+            return false;
+        if (lacks == 0)
+            return true;
+        if (!session_grow(s) || !costs_count(t))
+            return false;
+        log_info("moe",
+                 "step %" PRId64 ": experts had no room for their rows; runs again "
+                 "with moe.capacity %g",
+                 t->state.step + 1, s->room);
+    }
+}
+
+/* An output [1,1] summed over the microbatches this rank speaks for, each times the
+ * row's share of live tokens where `shared` (figures of a row alone), else as it is. */
 static double output_sum(const struct trainer *t, int value, bool shared)
 {
+    const struct graph *g = &t->s.model.graph;
     double sum = 0;
-    if (value == NONE)
+    if (value == NONE || (g->mesh && !mesh_speaks(g->mesh, g->rank)))
         return 0;
     for (int i = 0; i < t->s.plan->mbs; i++) {
         double x = *(const float *)machine_value(t->s.machine, value, i).data;
@@ -92,46 +171,67 @@ static double output_sum(const struct trainer *t, int value, bool shared)
     return sum;
 }
 
-/* Choices of each expert of MoE layer `layer` in this step: load[E]. */
-static void expert_load(const struct trainer *t, int layer, double *load)
+/* Choices of each expert in this step, summed over MoE layers 0..layer, as far as this
+ * rank knows: its own tokens, the layers of its own stage. */
+static void choices_add(const struct trainer *t, int layer, double *sum)
 {
     const struct decoder_graph *d = &t->s.model.decoder;
     int experts = t->s.model.config.decoder.experts;
-    memset(load, 0, sizeof *load * (size_t)experts);
     for (int i = 0; i < t->s.plan->mbs; i++) {
         const float *now = machine_value(t->s.machine, d->chosen[layer], i).data;
-        const float *before = layer ? machine_value(t->s.machine, d->chosen[layer - 1],
-                                                    i).data : NULL;
-        for (int e = 0; e < experts; e++)
-            load[e] += (double)now[e] - (before ? (double)before[e] : 0);
+        for (int e = 0; e < experts && now; e++)
+            sum[e] += (double)now[e];
     }
 }
 
-/* Worst layer's largest load over its mean; moves the router bias towards balance
- * (Wang et al., "Auxiliary-loss-free load balancing", 2024: a fixed step by sign). */
-static double experts_balance(struct trainer *t, bool skipped)
+/* Moves the router bias of a layer towards balance (Wang et al., "Auxiliary-loss-free
+ * load balancing", 2024: a fixed step by sign); returns the largest load over the mean.
+ */
+static double layer_balance(const double *load, int experts, double rate, float *bias)
+{
+    double sum = 0, most = 0;
+    for (int e = 0; e < experts; e++) {
+        sum += load[e];
+        most = MAX(most, load[e]);
+    }
+    for (int e = 0; e < experts && bias; e++) {
+        double lack = sum / experts - load[e];
+        bias[e] += (float)(rate * ((lack > 0) - (lack < 0)));
+    }
+    return sum > 0 ? most * experts / sum : 0;
+}
+
+/* All layers, by the choices of all ranks; *worst: the worst of them. */
+static bool experts_balance(struct trainer *t, bool skipped, double *worst)
 {
     struct session *s = &t->s;
     struct arena a = arena_make("load");
-    int experts = s->model.config.decoder.experts;
-    double worst = 0, *load = NEW(&a, double, experts + 1);
+    int64_t experts = s->model.config.decoder.experts,
+            layers = s->model.decoder.moe_layers;
+    double *sum = NEW(&a, double, layers * experts + 1);
     double rate = skipped ? 0 : s->recipe->moe_bias_rate;
-    for (int l = 0; l < s->model.decoder.moe_layers; l++) {
-        double sum = 0, most = 0;
-        expert_load(t, l, load);
-        for (int e = 0; e < experts; e++) {
-            sum += load[e];
-            most = MAX(most, load[e]);
-        }
-        worst = MAX(worst, sum > 0 ? most * experts / sum : 0);
-        for (int e = 0; e < experts && s->router_bias; e++) {
-            double lack = sum / experts - load[e];
-            s->router_bias[(int64_t)l * experts + e] +=
-                (float)(rate * ((lack > 0) - (lack < 0)));
-        }
+    for (int l = 0; l < layers; l++)
+        choices_add(t, l, sum + l * experts);
+    bool ok = ranks_sum(t, sum, layers * experts);
+    *worst = 0;
+    for (int64_t l = layers; l-- > 0 && ok;) {
+        double *load = sum + l * experts;
+        for (int64_t e = 0; e < experts && l > 0; e++)
+            load[e] -= load[e - experts];
+        float *bias = s->router_bias ? s->router_bias + l * experts : NULL;
+        *worst = MAX(*worst, layer_balance(load, (int)experts, rate, bias));
     }
     arena_free(&a);
-    return worst;
+    return ok;
+}
+
+/* The last position of the mix that is not waiting to be trained on. */
+static int64_t newest_position(const struct cursor *c)
+{
+    int64_t position = c->position - 1;
+    for (int n = c->nwaiting; n > 0 && c->waiting[n - 1] == position; n--)
+        position--;
+    return MAX(position, 0);
 }
 
 static uint64_t order_hash(const struct trainer *t)
@@ -139,9 +239,9 @@ static uint64_t order_hash(const struct trainer *t)
     XXH3_state_t *x = XXH3_createState();
     REQUIRE(x);
     XXH3_64bits_reset(x);
-    for (int i = 0; i < t->s.plan->mbs; i++)
-        for (int k = 0; k < t->row[i]->nsample; k++)
-            XXH3_64bits_update(x, &t->row[i]->sample[k].id, sizeof(int64_t));
+    for (int64_t i = 0; i < t->s.recipe->batch_rows; i++)
+        for (int k = 0; k < t->batch->row[i]->nsample; k++)
+            XXH3_64bits_update(x, &t->batch->row[i]->sample[k].id, sizeof(int64_t));
     uint64_t hash = XXH3_64bits_digest(x);
     XXH3_freeState(x);
     return hash;
@@ -152,16 +252,20 @@ static bool step_skipped(struct trainer *t)
 {
     struct arena a = arena_make("message");
     struct text names = text_make(&a);
-    for (int i = 0; i < t->s.plan->mbs; i++)
-        for (int k = 0; k < t->row[i]->nsample; k++)
-            text_add(&names, "%s%s", names.size ? ", " : "", t->row[i]->sample[k].name);
+    for (int64_t i = 0; i < t->s.recipe->batch_rows; i++)
+        for (int k = 0; k < t->batch->row[i]->nsample; k++)
+            text_add(&names, "%s%s", names.size ? ", " : "",
+                     t->batch->row[i]->sample[k].name);
     t->state.skipped++;
     t->state.skipped_in_row++;
-    log_warn("train", "step %" PRId64 ": gradients are not finite, no update; samples: %s",
-             t->state.step, names.at);
+    if (session_leads(&t->s))
+        log_warn("train",
+                 "step %" PRId64 ": gradients are not finite, no update; samples: %s",
+                 t->state.step, names.at);
     bool ok = t->state.skipped_in_row <= t->s.recipe->train_nonfinite_limit;
     if (!ok) {
-        fail("train: gradients were not finite in %" PRId64 " steps in a row, the limit is "
+        fail("train: gradients were not finite in %" PRId64
+             " steps in a row, the limit is "
              "train.nonfinite_limit = %" PRId64 "; last samples: %.300s",
              t->state.skipped_in_row, t->s.recipe->train_nonfinite_limit, names.at);
         fail_kind(FAULT_NOT_FINITE);
@@ -174,37 +278,47 @@ static bool step_run(struct trainer *t, struct metrics *m)
 {
     const struct session *s = &t->s;
     const struct decoder_graph *d = &s->model.decoder;
-    double began = clock_seconds(), waited = loader_wait_seconds(t->loader);
-    struct ledger sum;
-    if (!rows_load(t, &sum))
-        return false;
-    waited = loader_wait_seconds(t->loader) - waited;
-    if (!plan_run(t, &sum))
+    const struct ledger sum = t->batch->sum;
+    if (!plan_run(t))
         return false;
     int64_t step = ++t->state.step;
-    struct update u = optimizer_step(s->recipe, &s->model, s->machine, s->ops,
-                                     &t->s.stream, step, t->state.updates);
+    struct update u;
+    if (!optimizer_step(s->recipe, &s->model, s->machine, s->ops, &t->s.stream, step,
+                        t->state.updates, &u))
+        return false;
     ledger_add(&t->state.ledger, &sum);
-    loader_cursor(t->loader, &t->state.cursor);
     if (u.skipped ? !step_skipped(t) : false)
         return false;
     if (!u.skipped) {
         t->state.updates++;
         t->state.skipped_in_row = 0;
     }
+    double balance,
+        loss[] = {output_sum(t, d->cross_entropy, false), output_sum(t, d->aux, true),
+                  output_sum(t, d->z_loss, true)};
+    if (!ranks_sum(t, loss, COUNT(loss)) || !experts_balance(t, u.skipped, &balance))
+        return false;
     struct flops_count work = flops_count_of(&sum, &s->model);
     *m = (struct metrics){
-        .step = step, .loss = output_sum(t, d->cross_entropy, false),
-        .aux_loss = output_sum(t, d->aux, true), .z_loss = output_sum(t, d->z_loss, true),
-        .grad_norm = u.grad_norm, .lr = u.rate, .data_wait_ms = 1e3 * waited,
-        .ledger = sum, .model_flops = model_flops(&s->model.config, &work, s->model.frozen),
-        .hardware_flops = t->hardware_flops, .peak_bytes = s->plan->bytes,
-        .skipped_steps = t->state.skipped, .bad_samples = t->state.cursor.bad,
-        .epoch = mix_at(s->mix, MAX(t->state.cursor.position - 1, 0)).epoch,
-        .expert_load_max_over_mean = experts_balance(t, u.skipped), .eval_loss = NAN,
-        .order_hash = order_hash(t),
+        .step = step,
+        .loss = loss[0],
+        .aux_loss = loss[1],
+        .z_loss = loss[2],
+        .grad_norm = u.grad_norm,
+        .lr = u.rate,
+        .data_wait_ms = 1e3 * t->batch->waited,
+        .ledger = sum,
+        .model_flops = model_flops(&s->model.config, &work, s->model.frozen),
+        .hardware_flops = t->hardware_flops,
+        .peak_bytes = t->peak_bytes,
+        .skipped_steps = t->state.skipped,
+        .bad_samples = t->state.cursor.bad,
+        .expert_load_max_over_mean = balance,
     };
-    m->step_ms = 1e3 * (clock_seconds() - began);
+    if (session_leads(s)) {
+        m->epoch = 1 + mix_at(s->mix, newest_position(&t->state.cursor)).epoch;
+        m->order_hash = order_hash(t);
+    }
     return true;
 }
 
@@ -215,15 +329,21 @@ static bool due(int64_t every, int64_t step, int64_t last)
     return every > 0 && (step % every == 0 || step == last);
 }
 
-static bool evaluation_run(struct trainer *t, struct metrics *m)
+static bool evaluation_run(struct trainer *t)
 {
-    struct evaluation e;
-    metrics_phase("evaluating");
-    if (!machine_use(t->s.machine, t->eval->plan) ||
-        !evaluate(&t->s, t->eval, t->s.recipe->eval_rows, &e))
+    struct session *s = &t->s;
+    struct evaluation e = {.loss = NAN};
+    if (!machine_use(s->machine, t->eval->plan))
         return false;
-    m->eval_loss = e.loss;
-    return machine_use(t->s.machine, t->s.plan);
+    if (session_leads(s)) {
+        metrics_phase("evaluating");
+        if (!evaluate(s, t->eval, s->recipe->eval_rows, &e) || !session_end(s) ||
+            !metrics_evaluated(t->log, e.loss))
+            return false;
+    } else if (!session_follow(s, t->eval)) {
+        return false;
+    }
+    return machine_use(s->machine, s->plan);
 }
 
 static json_t *sample_json(const struct sample *sample, const struct answer *answer)
@@ -240,7 +360,12 @@ static json_t *sample_json(const struct sample *sample, const struct answer *ans
     return j;
 }
 
-/* samples/step-N.jsonl, one object a sample, and TensorBoard text. */
+static char *samples_path(const struct trainer *t, struct arena *a)
+{
+    return arena_text(a, "%s/samples/step-%" PRId64 ".jsonl", t->run, t->state.step);
+}
+
+/* One object a sample, and TensorBoard text. */
 static bool samples_write(struct trainer *t, const struct sample *sample,
                           const struct answer *answer, int count)
 {
@@ -254,41 +379,49 @@ static bool samples_write(struct trainer *t, const struct sample *sample,
         free(line);
         json_decref(j);
     }
-    char *folder = path_join(&a, t->run, "samples");
-    char *path = arena_text(&a, "%s/step-%" PRId64 ".jsonl", folder, t->state.step);
-    bool ok = folder_make(folder) && file_replace(path, lines.at, lines.size) &&
+    bool ok = folder_make(path_join(&a, t->run, "samples")) &&
+              file_replace(samples_path(t, &a), lines.at, lines.size) &&
               metrics_text(t->log, t->state.step, "samples", text.at);
     arena_free(&a);
     return ok;
 }
 
 /* Greedy answers for the first samples of the held-out split, else of the data. */
-static bool answers_run(struct trainer *t)
+static bool answers_make(struct trainer *t)
 {
     struct session *s = &t->s;
     struct arena a = arena_make("samples");
-    int count = (int)s->recipe->sample_count, n = 0;
+    int count = (int)s->recipe->sample_count, n;
     struct sample *sample = NEW(&a, struct sample, count);
     struct answer *answer = NEW(&a, struct answer, count);
-    const struct mix *mix = s->held ? s->held : s->mix;
     metrics_phase("generating samples");
-    for (int64_t p = 0; n < count && p < 2 * (int64_t)count; p++) {
-        struct mix_place at = mix_at(mix, p);
-        if (source_read(mix_part(mix, at.part)->source, at.index, &a, &sample[n]))
-            n++;
-    }
-    bool ok = machine_use(s->machine, t->answers->plan) &&
-              generate(s, t->answers, &a, sample, n, (int)s->recipe->sample_tokens, answer) &&
-              samples_write(t, sample, answer, n) && machine_use(s->machine, s->plan);
+    bool ok = samples_pick(s, s->held ? s->held : s->mix, count, &a, sample, &n) &&
+              generate(s, t->answers, &a, sample, n, (int)s->recipe->sample_tokens,
+                       answer) &&
+              session_end(s) && samples_write(t, sample, answer, n);
     arena_free(&a);
     return ok;
 }
 
+static bool answers_run(struct trainer *t)
+{
+    struct session *s = &t->s;
+    return machine_use(s->machine, t->answers->plan) &&
+           (session_leads(s) ? answers_make(t) : session_follow(s, t->answers)) &&
+           machine_use(s->machine, s->plan);
+}
+
 static bool state_write(struct trainer *t)
 {
-    metrics_phase("saving the training state");
+    if (session_leads(&t->s))
+        metrics_phase("saving the training state");
     return train_state_save(&t->s, &t->state, t->checkpoints,
                             (int)t->s.recipe->checkpoint_keep);
+}
+
+static char *state_path(const struct trainer *t, struct arena *a)
+{
+    return arena_text(a, "%s/step-%" PRId64, t->checkpoints, t->state.step);
 }
 
 static bool trace_write(struct trainer *t)
@@ -302,47 +435,136 @@ static bool trace_write(struct trainer *t)
     return ok;
 }
 
+/* Evaluation and samples.  What they say can be had again: whatever can be saved before
+ * them is. */
+static bool look(struct trainer *t, bool evaluates, bool samples, bool saved)
+{
+    if ((!evaluates || evaluation_run(t)) && (!samples || answers_run(t)))
+        return true;
+    struct failure why;
+    fail_take(&why);
+    if (!saved && !t->s.crew &&         /* other ranks may not be able to */
+        !(machine_use(t->s.machine, t->s.plan) && state_write(t)))
+        log_warn("checkpoint", "%s", fail_message());
+    return fail_raise(&why);
+}
+
+/* What a stop kept from being done after the step resumed from. */
+static bool look_again(struct trainer *t)
+{
+    const struct recipe *r = t->s.recipe;
+    struct batch *b = t->batch;
+    int64_t step = t->state.step, last = r->train_steps;
+    if (session_leads(&t->s) && step > 0) {
+        struct arena a = arena_make("path");
+        b->evaluate = due(r->eval_every, step, last) &&
+                      metrics_unevaluated(t->log, step);
+        b->sample = due(r->sample_every, step, last) &&
+                    !file_exists(samples_path(t, &a));
+        b->exported = t->done && !file_older(path_join(&a, t->run, "model"),
+                                             state_path(t, &a));
+        arena_free(&a);
+    }
+    return (comm_barrier(machine_world(t->s.machine)) || fail_kind(FAULT_RANK)) &&
+           look(t, b->evaluate, b->sample, true);
+}
+
 static bool loop(struct trainer *t)
 {
     const struct recipe *r = t->s.recipe;
     int64_t last = r->train_steps, saved = t->state.step;
-    while (t->state.step < last && !stopping) {
+    bool leads = session_leads(&t->s);
+    if (!look_again(t))
+        return false;
+    while (t->state.step < last) {
         struct metrics m;
-        bool traced = r->report_trace_step == t->state.step + 1;
+        double began = clock_seconds();
+        bool traced = leads && r->report_trace_step == t->state.step + 1;
+        if (!step_begin(t))
+            return false;
+        if (t->batch->stop)
+            break;
         machine_trace(t->s.machine, traced);
         if (!step_run(t, &m) || (traced && !trace_write(t)))
             return false;
-        if ((due(r->eval_every, m.step, last) && !evaluation_run(t, &m)) ||
-            (due(r->sample_every, m.step, last) && !answers_run(t)) ||
-            !metrics_add(t->log, &m))
+        m.step_ms = 1e3 * (clock_seconds() - began);
+        if (leads && !metrics_add(t->log, &m))
             return false;
-        if (r->checkpoint_every && m.step % r->checkpoint_every == 0) {
+        if (m.step == last || due(r->checkpoint_every, m.step, last)) {
             if (!state_write(t))
                 return false;
             saved = m.step;
         }
+        if (!look(t, due(r->eval_every, m.step, last),
+                  due(r->sample_every, m.step, last), saved == m.step))
+            return false;
     }
-    if (stopping)
-        log_info("train", "stopped by a signal after step %" PRId64 "; run it again to go on",
+    if (t->state.step == 0 && last > 0)
+        log_info("train", "stopped by a signal before step 1");
+    else if (t->state.step < last)
+        log_info("train",
+                 "stopped by a signal after step %" PRId64 "; run it again to go on",
                  t->state.step);
     return saved == t->state.step || state_write(t);
 }
 
 /* ---- before and after ---- */
 
-static bool run_folder_make(struct trainer *t, struct arena *a)
+/* The run is this process's until it ends. */
+static bool run_claim(struct trainer *t, struct arena *a)
+{
+    if (!folder_make(t->run))
+        return false;
+    t->locked = file_lock(path_join(a, t->run, "lock"), &t->lock);
+    return t->locked || fail_in("train: somebody trains the run %s", t->run);
+}
+
+static bool run_write(struct trainer *t, struct arena *a)
 {
     const struct recipe *r = t->s.recipe;
     struct text plan = text_make(a);
     char *yaml = recipe_text_of(r, a);
-    t->run = path_join(a, r->run_folder, r->run_name);
-    t->checkpoints = path_join(a, t->run, "checkpoints");
     plan_summary(t->s.plan, &plan);
     text_add(&plan, "\n");
     plan_explain(t->s.plan, &plan, -1);
-    return folder_make(t->run) &&
-           file_replace(path_join(a, t->run, "recipe.yaml"), yaml, (int64_t)strlen(yaml)) &&
+    return file_replace(path_join(a, t->run, "recipe.yaml"), yaml,
+                        (int64_t)strlen(yaml)) &&
            file_replace(path_join(a, t->run, "plan.txt"), plan.at, plan.size);
+}
+
+/* A run may go on with other values; that it does is said. */
+static void changes_log(const struct trainer *t, struct arena *a)
+{
+    struct recipe *before = NEW(a, struct recipe, 1);
+    struct text changes = text_make(a);
+    char **line;
+    if (!recipe_read(a, path_join(a, t->run, "recipe.yaml"), NULL, 0, before)) {
+        log_warn("recipe", "cannot tell what changed since the run began: %s",
+                 fail_message());
+        return;
+    }
+    recipe_changes(before, t->s.recipe, &changes);
+    int n = text_split(a, changes.at, "\n", &line);
+    for (int i = 0; i < n; i++)
+        log_warn("recipe", "changed since step %" PRId64 ": %s", t->state.step,
+                 line[i]);
+}
+
+/* A run that is done stays as it is. */
+static bool run_begin(struct trainer *t, struct arena *a, bool resumed)
+{
+    int64_t last = t->s.recipe->train_steps;
+    t->done = resumed && t->state.step >= last;
+    if (t->done) {
+        log_info("train", "%s is already done, %" PRId64 " of %" PRId64
+                 " steps; raise train.steps to go on", t->run, t->state.step, last);
+        return true;
+    }
+    if (resumed) {
+        log_info("train", "resumed from %s", state_path(t, a));
+        changes_log(t, a);
+    }
+    return run_write(t, a);
 }
 
 static void table_log(struct trainer *t, struct arena *a)
@@ -355,59 +577,78 @@ static void table_log(struct trainer *t, struct arena *a)
         log_info("model", "%s", line[i]);
 }
 
-static void hardware_flops_count(struct trainer *t, struct arena *a)
+static bool files_open(struct trainer *t, bool resumed)
 {
-    struct arena_mark mark = arena_mark(a);
-    struct work *work = NEW(a, struct work, t->s.plan->nstep);
-    plan_work(t->s.plan, work);
-    for (int64_t i = 0; i < t->s.plan->nstep; i++)
-        t->hardware_flops += work[i].flops;
-    arena_reset(a, mark);
+    struct session *s = &t->s;
+    int ranks = s->rank ? s->rank->ranks : 1;
+    return loader_open(&s->arena, &s->loader, resumed ? &t->state.cursor : NULL,
+                       &t->batch->loader) &&
+           metrics_open(&s->arena, t->run, s->recipe, t->state.step, ranks, &t->log);
 }
 
-static bool prepare(struct trainer *t, const struct recipe *r)
+static bool prepare(struct trainer *t, const struct recipe *r, const struct rank *rank)
 {
     struct session *s = &t->s;
     struct arena *a = &s->arena;
     bool resumed;
-    if (!session_open(s, r, true) || !session_data(s) || !run_folder_make(t, a))
+    if (!session_join(s, r, true, rank, rank ? &t->batch->crew : NULL))
         return false;
-    table_log(t, a);
+    t->run = path_join(a, r->run_folder, r->run_name);
+    t->checkpoints = path_join(a, t->run, "checkpoints");
+    if (session_leads(s)) {
+        if (!session_data(s) || !run_claim(t, a))
+            return false;
+        table_log(t, a);
+    }
     if (!session_machine(s) ||
-        !train_state_load(s, t->checkpoints, &t->state, &resumed))
+        !train_state_load(s, t->checkpoints, &t->state, &resumed) ||
+        (session_leads(s) && !run_begin(t, a, resumed)))
         return false;
-    if (resumed)
-        log_info("train", "resumed from %s/step-%" PRId64, t->checkpoints, t->state.step);
     t->feed = NEW(a, struct feed, s->plan->mbs);
-    t->row = NEW(a, const struct row *, s->plan->mbs);
     for (int i = 0; i < s->plan->mbs; i++)
         t->feed[i] = feed_make(a, &s->model);
-    hardware_flops_count(t, a);
+    if (!costs_count(t))
+        return false;
     struct model_purpose loss = purpose_train(r, &s->model.config, s->model.frozen);
     struct model_purpose best = purpose_generate(r);
     if (r->eval_every)
         t->eval = session_view(s, &loss, &s->model.capacity);
     if (r->sample_every)
         t->answers = session_view(s, &best, &s->model.capacity);
-    return loader_open(a, &s->loader, resumed ? &t->state.cursor : NULL, &t->loader) &&
-           metrics_open(a, t->run, r, t->state.step, 1, &t->log);
+    return !session_leads(s) || files_open(t, resumed);
 }
 
 static bool export(struct trainer *t)
 {
     const struct recipe *r = t->s.recipe;
-    if (!r->checkpoint_export || t->state.step < r->train_steps)
+    if (!r->checkpoint_export || t->state.step < r->train_steps || t->batch->exported)
         return true;
-    metrics_phase("exporting the model");
+    if (session_leads(&t->s))
+        metrics_phase("exporting the model");
     char *folder = path_join(&t->s.arena, t->run, "model");
     if (!weights_export(&t->s.model, t->s.machine, folder, r->model_path,
                         strcmp(r->checkpoint_dtype, "bf16") ? DTYPE_F32 : DTYPE_BF16))
         return false;
-    if (t->s.router_bias)
-        log_warn("model", "%s: the format has no place for the router bias that balanced "
-                 "training (moe.bias_rate); routing there differs", folder);
+    if (t->s.router_bias && session_leads(&t->s))
+        log_warn("model",
+                 "%s: the format has no place for the router bias that balanced "
+                 "training (moe.bias_rate); routing there differs",
+                 folder);
     log_info("model", "exported to %s", folder);
     return true;
+}
+
+/* Of a run that was done already only what is missing. */
+static bool report(const struct trainer *t)
+{
+    struct arena a = arena_make("report");
+    bool empty = file_size(path_join(&a, t->run, "metrics.jsonl")) <= 0;
+    bool there = t->done && !file_older(path_join(&a, t->run, "report.html"),
+                                        state_path(t, &a));
+    arena_free(&a);
+    if (empty)
+        log_info("report", "no step was trained: there is nothing to report");
+    return empty || there || page_write(t->run);
 }
 
 static void signals_set(void (*handler)(int))
@@ -417,18 +658,50 @@ static void signals_set(void (*handler)(int))
     sigaction(SIGTERM, &act, NULL);
 }
 
-bool train(const struct recipe *recipe)
+struct job {
+    const struct recipe *recipe;
+    struct trainer *trainer;            /* [ranks] */
+};
+
+static bool rank_train(struct job *j, int index, const struct rank *rank)
 {
-    struct trainer t = {0};
+    struct trainer *t = &j->trainer[index];
+    bool ok = prepare(t, j->recipe, rank) && loop(t) &&
+              machine_evidence(t->s.machine) && export(t);
+    if (t->log)
+        metrics_close(t->log);
+    return ok;
+}
+
+static bool rank_main(struct rank *rank, void *arg)
+{
+    return rank_train(arg, rank->rank, rank);
+}
+
+bool train(const struct recipe *recipe, int ranks)
+{
+    struct arena a = arena_make("train");
+    struct batch *batch = NEW(&a, struct batch, 1);
+    if (!session_layout(recipe, ranks, &batch->crew.mesh)) {
+        arena_free(&a);
+        return false;
+    }
+    struct job job = {recipe, NEW(&a, struct trainer, ranks)};
+    batch->row = NEW(&a, const struct row *, recipe->batch_rows);
+    for (int i = 0; i < ranks; i++)
+        job.trainer[i].batch = batch;
     stopping = 0;
     signals_set(stop_soon);
-    bool ok = prepare(&t, recipe) && loop(&t) && machine_evidence(t.s.machine) && export(&t);
-    if (t.log)
-        metrics_close(t.log);
-    ok = ok && page_write(t.run);
+    bool ok =
+        ranks == 1 ? rank_train(&job, 0, NULL) : world_run(ranks, 0, rank_main, &job);
+    ok = ok && report(&job.trainer[0]);
+    if (job.trainer[0].locked)
+        file_unlock(job.trainer[0].lock);
     signals_set(SIG_DFL);
-    if (t.loader)
-        loader_close(t.loader);
-    session_close(&t.s);
+    if (batch->loader)                  /* before the sources it reads */
+        loader_close(batch->loader);
+    for (int i = 0; i < ranks; i++)
+        session_close(&job.trainer[i].s);
+    arena_free(&a);
     return ok;
 }

@@ -3,39 +3,64 @@
 
 #include "base/text.h"
 #include "checkpoint/state.h"
+#include "train/weights.h"
 
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
 
+struct tensors {
+    const struct session *s;
+    int64_t count;
+    struct disk_tensor *tensor;         /* whole, in memory layout */
+    struct place {                      /* param NONE: the router bias */
+        enum held what;
+        int param;
+    } *place;
+};
+
 /* Weights under their own names, moments under "first." and "second.". */
-static int64_t tensors_list(const struct session *s, struct arena *a,
-                            struct disk_tensor **out)
+static struct tensors tensors_list(const struct session *s, struct arena *a)
 {
-    static const char *const prefix[] = {"", "first.", "second."};
+    static const struct { const char *prefix; enum held what; } kind[] = {
+        {"", HELD_WEIGHT}, {"first.", HELD_FIRST}, {"second.", HELD_SECOND},
+    };
     const struct graph *g = &s->model.graph;
-    struct disk_tensor *list = *out = NEW(a, struct disk_tensor, 3 * g->nparam + 1);
-    int64_t n = 0;
+    int64_t most = COUNT(kind) * g->nparam + 1;
+    struct tensors t = {.s = s, .tensor = NEW(a, struct disk_tensor, most),
+                        .place = NEW(a, struct place, most)};
     for (int i = 0; i < g->nparam; i++)
-        for (int k = 0; k < COUNT(prefix); k++) {
-            struct tensor t = k ? machine_moment(s->machine, i, k - 1)
-                                : machine_weight(s->machine, i);
-            if (!tensor_is(t))
+        for (int k = 0; k < COUNT(kind); k++) {
+            const struct param *p = &g->param[i];
+            if (kind[k].what != HELD_WEIGHT && !p->trainable)
                 continue;
-            struct disk_tensor d = {
-                .name = arena_text(a, "%s%s", prefix[k], g->param[i].name),
-                .dtype = t.dtype, .ndim = t.ndim, .count = tensor_count(t), .data = t.data};
-            memcpy(d.dim, t.dim, sizeof *t.dim * (size_t)t.ndim);
-            d.bytes = d.count * dtype_bytes(d.dtype);
-            list[n++] = d;
+            struct disk_tensor *d = &t.tensor[t.count];
+            *d = (struct disk_tensor){
+                .name = arena_text(a, "%s%s", kind[k].prefix, p->name),
+                .dtype = DTYPE_F32, .count = param_disk_count(p)};
+            d->ndim = held_dims(p, d->dim);
+            d->bytes = d->count * dtype_bytes(d->dtype);
+            t.place[t.count++] = (struct place){kind[k].what, i};
         }
     if (s->router_bias) {
-        int64_t count = (int64_t)s->model.decoder.moe_layers * s->model.config.decoder.experts;
-        list[n++] = (struct disk_tensor){
+        int64_t count = s->model.config.decoder.experts;
+        count *= s->model.decoder.moe_layers;
+        t.tensor[t.count] = (struct disk_tensor){
             .name = "router_bias", .dtype = DTYPE_F32, .ndim = 1, .dim = {count},
-            .count = count, .bytes = count * 4, .data = s->router_bias};
+            .count = count, .bytes = count * 4};
+        t.place[t.count++] = (struct place){HELD_WEIGHT, NONE};
     }
-    return n;
+    return t;
+}
+
+static bool tensor_get(void *arg, int64_t i, void *to)
+{
+    const struct tensors *t = arg;
+    const struct place *p = &t->place[i];
+    if (p->param != NONE)
+        return held_get(&t->s->model, t->s->machine, p->what, p->param, to);
+    memcpy(to, t->s->router_bias, (size_t)t->tensor[i].bytes);
+    return true;
 }
 
 /* ---- counters: one table serves saving and loading ---- */
@@ -78,13 +103,16 @@ static bool meta_read(const struct session *s, const char *path, json_t *all,
     char hash[17];
     snprintf(hash, sizeof hash, "%016" PRIx64, s->data_hash);
     const char *data = json_string_value(json_object_get(all, "data"));
-    json_t *seed = json_object_get(all, "seed"), *list = json_object_get(all, "cursor.waiting");
-    if (!data || strcmp(data, hash))
-        return fail("checkpoint: %s was made with other data (hash %s, now %s); use another "
-                    "run.name for other data", path, data ? data : "missing", hash);
+    json_t *seed = json_object_get(all, "seed");
+    json_t *list = json_object_get(all, "cursor.waiting");
+    if (session_leads(s) && (!data || strcmp(data, hash)))
+        return fail("checkpoint: %s was made with other data (hash %s, now %s); use "
+                    "another run.name for other data",
+                    path, data ? data : "missing", hash);
     if (json_integer_value(seed) != s->recipe->run_seed)
-        return fail("checkpoint: %s was made with run.seed %" JSON_INTEGER_FORMAT ", now %"
-                    PRId64, path, json_integer_value(seed), s->recipe->run_seed);
+        return fail("checkpoint: %s was made with run.seed %" JSON_INTEGER_FORMAT
+                    ", now %" PRId64,
+                    path, json_integer_value(seed), s->recipe->run_seed);
     for (int i = 0; i < COUNT(whole); i++) {
         json_t *j = json_object_get(all, whole[i].name);
         if (!json_is_integer(j))
@@ -102,15 +130,18 @@ static bool meta_read(const struct session *s, const char *path, json_t *all,
     return true;
 }
 
-bool train_state_save(const struct session *s, const struct train_state *t, const char *root,
-                      int keep)
+bool train_state_save(const struct session *s, const struct train_state *t,
+                      const char *root, int keep)
 {
+    if (!session_leads(s))
+        return held_serve(&s->model, s->machine);
     struct arena a = arena_make("checkpoint");
-    struct disk_tensor *tensor;
-    int64_t count = tensors_list(s, &a, &tensor);
+    struct tensors all = tensors_list(s, &a);
     json_t *meta = meta_json(s, t);
     char *text = json_dumps(meta, JSON_COMPACT);
-    bool ok = state_save(root, t->step, tensor, count, text, keep);
+    const struct state_source source = {.tensor = all.tensor, .count = all.count,
+                                        .get = tensor_get, .arg = &all};
+    bool ok = state_save(root, t->step, &source, text, keep) && held_end(s->machine);
     free(text);
     json_decref(meta);
     arena_free(&a);
@@ -120,18 +151,35 @@ bool train_state_save(const struct session *s, const struct train_state *t, cons
 static bool load(struct session *s, struct arena *a, const struct state *state,
                  struct train_state *t)
 {
-    struct disk_tensor *tensor;
-    int64_t count = tensors_list(s, a, &tensor);
+    struct tensors all = tensors_list(s, a);
     json_t *meta = json_loads(state->meta, 0, NULL);
     bool ok = meta_read(s, state->path, meta, t);
     json_decref(meta);
-    if (ok && count != state->file.count)
+    if (ok && all.count != state->file.count)
         ok = fail("checkpoint: %s holds %" PRId64 " tensors, this run needs %" PRId64
                   " (was model.freeze or moe.bias_rate changed?)", state->path,
-                  state->file.count, count);
-    for (int64_t i = 0; i < count && ok; i++)
-        ok = state_read(state, &tensor[i], (void *)tensor[i].data);
+                  state->file.count, all.count);
+    for (int64_t i = 0; i < all.count && ok; i++) {
+        struct arena_mark mark = arena_mark(a);
+        const struct place *p = &all.place[i];
+        float *data = NEW(a, float, all.tensor[i].count);
+        ok = state_read(state, &all.tensor[i], data);
+        if (ok && p->param != NONE)
+            held_set(&s->model, s->machine, p->what, p->param, data);
+        else if (ok)
+            memcpy(s->router_bias, data, (size_t)all.tensor[i].bytes);
+        arena_reset(a, mark);
+    }
     return ok;
+}
+
+/* The newest complete step, as rank 0 sees it. */
+static bool step_find(const struct session *s, const char *root, int64_t *step)
+{
+    if (session_leads(s) && !state_newest(root, step))
+        return false;
+    return comm_broadcast(machine_world(s->machine), DTYPE_I64, 0, step, 1) ||
+           fail_kind(FAULT_RANK);
 }
 
 bool train_state_load(struct session *s, const char *root, struct train_state *t,
@@ -139,8 +187,8 @@ bool train_state_load(struct session *s, const char *root, struct train_state *t
 {
     struct arena a = arena_make("checkpoint");
     struct state state;
-    int64_t step;
-    bool ok = state_newest(root, &step);
+    int64_t step = -1;
+    bool ok = step_find(s, root, &step);
     *found = ok && step >= 0;
     if (*found) {
         ok = state_open(&a, root, step, &state);

@@ -1,4 +1,4 @@
-/* train_state.h - everything a resumed run needs, between a session and a checkpoint. */
+/* train_state.h - all a resumed run needs, between a session and a checkpoint. */
 #ifndef TRAIN_TRAIN_STATE_H
 #define TRAIN_TRAIN_STATE_H
 
@@ -12,12 +12,12 @@ struct train_state {                    /* beside the tensors in the machine */
     struct ledger ledger;               /* of the whole run */
 };
 
-/* ROOT = the run's checkpoints folder. */
+/* ROOT = the run's checkpoints folder.  All ranks call both; rank 0 writes. */
 MUST_USE bool train_state_save(const struct session *s, const struct train_state *t,
                                const char *root, int keep);
 /* The newest complete one into session and state; *found says whether there was one.
  * Fails if it is damaged or belongs to other data, sources or seed. */
-MUST_USE bool train_state_load(struct session *s, const char *root, struct train_state *t,
-                               bool *found);
+MUST_USE bool train_state_load(struct session *s, const char *root,
+                               struct train_state *t, bool *found);
 
 #endif

@@ -455,8 +455,25 @@ static void an_epoch_of_nothing_stops_the_run(void **state)
     d.options.shape.tokens = 4;
     struct tape *t = tape_run(&d.options, NULL);
     assert_true(t->failed);
-    assert_int_equal(t->left, 6);
+    assert_int_equal(t->left, 2 * 6 - 1);
     assert_non_null(strstr(fail_message(), "a whole epoch of 6 samples"));
+    tape_free(t);
+    data_close(&d);
+}
+
+/* One good sample in four comes first in one epoch and last in the next: enough. */
+static void one_good_sample_is_enough(void **state)
+{
+    (void)state;
+    struct data d = data_write(4);
+    for (int i = 0; i < 3; i++)
+        file_write(path_of(&d, i, "png"), "", 0);
+    data_open(&d);
+    d.options.positions = 4 * 12;
+    struct tape *t = tape_run(&d.options, NULL);
+    assert_false(t->failed);
+    assert_int_equal(t->sum.samples, 12);
+    assert_int_equal(t->sum.bad, 36);
     tape_free(t);
     data_close(&d);
 }
@@ -708,6 +725,7 @@ int main(void)
         cmocka_unit_test(bad_samples_are_named_and_counted),
         cmocka_unit_test(too_many_bad_in_a_row_stop_the_run),
         cmocka_unit_test(an_epoch_of_nothing_stops_the_run),
+        cmocka_unit_test(one_good_sample_is_enough),
         cmocka_unit_test(too_long_samples),
         cmocka_unit_test(samples_without_loss),
         cmocka_unit_test(closing_early_neither_hangs_nor_leaks),

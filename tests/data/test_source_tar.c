@@ -373,7 +373,7 @@ static void test_pack(void **state)
         if (text_ends(name[i], ".tar"))
             assert_true(file_size(path_join(&s.arena, o.folder, name[i])) <= o.bytes);
     assert_false(shards_write(from, &o, &r));
-    ASSERT_SAYS("out: exists already");
+    ASSERT_SAYS("out is there already");
     source_close(to);
     /* the same source, the same bytes */
     struct shard_options p = o;

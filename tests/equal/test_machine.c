@@ -255,15 +255,17 @@ static void too_much_memory_is_refused(void **state)
 static void divided_plans_need_their_ranks(void **state)
 {
     struct fixture *f = *state;
-    int shards[64];
-    for (int u = 0; u < COUNT(shards); u++)
-        shards[u] = 2;
+    struct mesh mesh;
+    const struct sharding sharding = {.state = true, .weights = true};
+    assert_ok(mesh_make(&(struct layout){.world = 2}, NULL, &mesh));
+    struct graph g = f->toy.graph;
+    g.mesh = &mesh;
     struct order order = order_1f1b(&f->arena, 0, 1, MBS);
-    struct plan *p = plan_build(&f->arena, &f->toy.graph, &(struct plan_options){
-        .order = &order, .shards = shards, .output = &f->toy.loss, .outputs = 1});
+    struct plan *p = plan_build(&f->arena, &g, &(struct plan_options){
+        .order = &order, .sharding = &sharding, .output = &f->toy.loss, .outputs = 1});
     struct machine *m;
     assert_fails(machine_make(&f->arena, p, &(struct machine_options){
-        .ops = &ops_cpu, .team = f->team}, &m), "divides patch over ranks");
+        .ops = &ops_cpu, .team = f->team}, &m), "divides its work over 2 ranks");
 }
 
 int main(void)

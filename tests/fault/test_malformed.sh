@@ -179,6 +179,8 @@ json_case 3 "bytes that are no UTF-8" "not valid JSON" "${good/Yes/$'\351'}"
 refused 3 "missing JSON file" "$tiny/none.json" "no such file" data.sources.0.path="$tiny/none.json" \
     data.sources.0.format=auto
 refused 3 "folder as JSON file" "$tiny/data" "regular file" data.sources.0.format=llava
+refused 3 "image as source" "is an image" "the folder" data.sources.0.format=auto \
+    data.sources.0.path=$picture/rgb8.png
 
 # ---- shards ----
 
@@ -347,7 +349,7 @@ resume() {                          # CODE WHAT TEXT TEXT [key=value ...]
 }
 resume 0 "good state" "" ""
 again; printf '\377' | dd of="$states/step-4/state.safetensors" bs=1 seek=60000 conv=notrunc 2>/dev/null
-resume 4 "flipped byte" "$states/step-4" "is damaged"
+resume 0 "flipped byte: the older state" "$states/step-4" "is damaged"
 again; rm "$states/step-4/manifest.json"
 resume 0 "no manifest: the older state" "$states/step-4/manifest.json" "not used"
 [ "$(metric "$tiny/runs/kept/metrics.jsonl" step | paste -sd' ')" = "1 2 3 4 5 6" ] ||
@@ -356,6 +358,12 @@ again; sed -i 's/"step": 4/"step": 5/' "$states/step-4/manifest.json"
 resume 0 "changed manifest: the older state" "$states/step-4/manifest.json" "its own hash"
 again; truncate -s -8 "$states/step-4/state.safetensors"
 resume 0 "short state: the older one" "$states/step-4/state.safetensors" "not used"
+again; rm "$states/step-4/state.safetensors"
+resume 0 "no state: the older one" "$states/step-4/state.safetensors is missing" "not used"
+again; truncate -s -8 "$states"/step-?/state.safetensors
+resume 4 "only torn states" "none of the 2 training states in $states" "move them away"
+[ "$(metric "$tiny/runs/kept/metrics.jsonl" step | paste -sd' ')" = "1 2 3 4" ] ||
+    tiny_fail "torn states cost metrics"
 again; rm -r "$states/step-2"; mkdir "$states/.step-6.part"
 resume 0 "leftover of a crash" "" ""
 [ -e "$states/.step-6.part" ] && tiny_fail "the leftover stayed"
@@ -371,10 +379,36 @@ cp tests/train/tiny/config.json "$tiny/model/config.json"
 
 command_case 2 "usage: vlmoe COMMAND"
 command_case 2 "nearest is 'train'" trian x
+command_case 2 "vlmoe train run.yaml" run.yaml
+command_case 2 "nearest is 'train.steps=5'" train "$tiny/recipe.yaml" steps=5
+command_case 2 "optim.lr=1e-3" train "$tiny/recipe.yaml" optim.lr 1e-3
+command_case 2 "data.sources.0.path" train "$tiny/recipe.yaml" data.sources=photos
+command_case 0 "usage: vlmoe COMMAND" help
+command_case 0 "usage: vlmoe eval" help eval
+command_case 0 "usage: vlmoe data pack SRC DST" data pack --help
+command_case 4 "model.path '$tiny/nowhere': no such folder, seen from $PWD" \
+    train "$tiny/recipe.yaml" model.path="$tiny/nowhere"
+command_case 4 "is $tiny/runs/start/model" generate "$tiny/runs/start" --prompt x
+command_case 4 "is untrained" generate "$tiny/model" --prompt x
+command_case 2 "--image FILE" generate "$good_model"
+command_case 2 "--tokens 0" generate "$good_model" --prompt x --tokens 0
+command_case 2 "-n 0" data sample "$tiny/recipe.yaml" -n 0
+command_case 2 "is there already" convert "$good_model" "$good_model"
+command_case 2 "is there already" data pack "$tiny/data" "$good_model"
+command_case 2 "--shard-mb 0" data pack "$tiny/data" "$tiny/x" --shard-mb 0
+command_case 2 "$tiny/none/x" data image $picture/rgb8.png --out "$tiny/none/x"
+command_case 0 "limits of" data image $picture/rgb8.png
+command_case 0 "samples " data check "$tiny/recipe.yaml" data.hold_out=50
+command_case 0 "frozen" plan "$tiny/recipe.yaml" model.freeze="[vision, router]"
+command_case 3 "image $tiny/none.png: No such file" data image "$tiny/none.png"
+cp -r "$tiny/data" "$tiny/partly"
+echo "no image" >"$tiny/partly/1-base_420.jpg"
+command_case 3 "left out: $tiny/partly" data pack "$tiny/partly" "$tiny/packed"
+command_case 0 "1 samples left out" data pack "$tiny/partly" "$tiny/packed2" --skip
 command_case 2 "0 arguments" train
 command_case 2 "2 arguments" train a.yaml b.yaml
 command_case 2 "no option '--fast'" eval "$tiny/recipe.yaml" --fast
-command_case 2 "takes no options" train "$tiny/recipe.yaml" --explain
+command_case 2 "takes no options" report "$tiny" --explain
 command_case 2 "needs a value" data sample "$tiny/recipe.yaml" -n
 command_case 2 "'many' is not a whole number" data sample "$tiny/recipe.yaml" -n many
 command_case 2 "nearest is 'data sample'" data simple

@@ -30,7 +30,8 @@ static bool save(const char *root, int64_t step)
     struct arena a = arena_make("save");
     struct disk_tensor t[2];
     tensors(&a, step, t);
-    bool ok = state_save(root, step, t, 2, "{\"rows\":1}", KEEP);
+    bool ok = state_save(root, step, &(struct state_source){.tensor = t, .count = 2},
+                         "{\"rows\":1}", KEEP);
     arena_free(&a);
     return ok;
 }

@@ -199,7 +199,7 @@ static const char *origin(struct arena *a, const char *fence)
     struct recipe r;
     struct text t = text_make(a);
     assert_ok(recipe_read(a, word[1], (const char *const *)word + 2, words - 2, &r));
-    assert_ok(outlook(&r, true, &t));
+    assert_ok(outlook(&r, &(struct outlook_options){.rank = -1, .explain = true}, &t));
     return t.at;
 }
 

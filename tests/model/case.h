@@ -92,10 +92,10 @@ static inline void case_weights(struct mini *m, uint64_t salt)
         double range = norm ? 0.2 : case_ends(q->name, ".bias") ? 0.1 : 0.3;
         float *to = m->param[p].data;
         for (int64_t i = 0; i < q->count; i++) {
-            int64_t disk = i;
+            int64_t whole = box_global(&q->box, i), disk = whole;
             if (q->transposed) {        /* memory [e][n][d], disk [e][d][n] */
-                int64_t N = q->rows[1], D = q->rows[2];
-                disk = i / (N * D) * N * D + i % D * N + i / D % N;
+                int64_t N = q->dim[2], D = q->dim[1];
+                disk = whole / (N * D) * N * D + whole % D * N + whole / D % N;
             }
             to[i] = (float)(base + range * mini_u(k, (uint64_t)disk));
         }

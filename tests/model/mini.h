@@ -10,6 +10,7 @@
 #include <stdlib.h>
 
 #include "graph/graph.h"
+#include "parallel/world.h"
 
 struct mini {
     struct arena *arena;
@@ -21,6 +22,7 @@ struct mini {
     bool *wants, *given;                /* by value: wants a gradient; has one */
     bool *written;                      /* by param: dparam holds something */
     bool poison;
+    const struct rank *rank;            /* of the graph's mesh; NULL: alone */
 };
 
 static inline void mini_fill(struct tensor t)           /* with what must not be read */
@@ -85,9 +87,22 @@ static inline void mini_take(struct mini *m, struct tensor *to,
     }
 }
 
+/* This rank's end of the group along these axes: the same whenever it is asked for. */
+static inline const struct comm *mini_comm(struct mini *m, bool experts, unsigned along)
+{
+    const struct view *v = mesh_view(m->g->mesh, experts);
+    int *member = NEW(m->arena, int, view_group_size(v, along));
+    int size = view_group(v, m->g->rank, along, member);
+    struct comm *c = NEW(m->arena, struct comm, 1);
+    *c = world_comm(m->rank, "mini", member, size, LANE_LAYER);
+    return c;
+}
+
 static inline struct run mini_run(struct mini *m, const struct node *n)
 {
     struct run r = {.ops = m->ops, .stream = &m->stream, .attr = n->attr};
+    if (n->along)
+        r.comm = mini_comm(m, n->experts, n->along);
     if (n->work > 0)
         r.work = mini_tensor(m->arena, DTYPE_U8, 1, &n->work);
     return r;

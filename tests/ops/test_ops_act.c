@@ -106,6 +106,62 @@ static void sums_add(void **state)
     assert_gradient(to, d, 1e-7, cpu->axpby(&stream, 1, dense, beta, to));
 }
 
+/* alpha 0 does not read x, which may then be y. */
+static void nothing_is_added(void **state)
+{
+    (void)state;
+    struct tensor y = slice(6, 19), bad = floats(6, 19);
+    double *zero = NEW(&memory, double, 6 * 19), *x = fill(y, 1);
+    fill_nan(bad);
+    cpu->axpby(&stream, 0, bad, 2, y);
+    assert_near_at(y, x, 2, 1e-7, __FILE__, __LINE__);
+    fill_nan(y);
+    cpu->axpby(&stream, 0, y, 0, y);
+    assert_near(y, zero, 1e-7);
+}
+
+static void bias_law(const void *shape, double *const in[], double *out)
+{
+    const int64_t *z = shape;           /* T, N */
+    for (int64_t i = 0; i < z[0] * z[1]; i++)
+        out[i] = in[0][i] + in[1][i % z[1]];
+}
+
+static void bias_follows_its_law(void **state)
+{
+    (void)state;
+    int64_t z[] = {203, 37};
+    struct tensor x = floats(z[0], z[1]), b = vector(z[1]), y = floats(z[0], z[1]);
+    struct tensor dy = floats(z[0], z[1]), db = vector(z[1]);
+    struct law l = {bias_law, z, {fill(x, 1), fill(b, 1)}, z[0] * z[1], fill(dy, 1)};
+    fill_nan(y);
+    cpu->bias(&stream, x, b, y);
+    assert_near(y, law_output(&l), 1e-6);
+    assert_gradient(db, law_slope(&l, 1, z[1]), 3e-6,
+                    cpu->bias_weight(&stream, dy, beta, db));
+    double *want = law_output(&l);
+    cpu->bias(&stream, x, b, x);        /* in place */
+    assert_near(x, want, 1e-6);
+}
+
+static void copies_are_equal(void **state)
+{
+    (void)state;
+    struct tensor x = slice(6, 19), y = slice(6, 19);
+    double *want = fill(x, 1);
+    fill_nan(y);
+    cpu->copy(&stream, x, y);
+    assert_near(y, want, 0);
+    struct tensor from = list(3, (int32_t[]){7, -1, 9}), to = ints(3, 0);
+    cpu->copy(&stream, from, to);
+    assert_memory_equal(from.data, to.data, 3 * sizeof(int32_t));
+    struct tensor bytes = tensor_2d((char[]){"abcdef"}, DTYPE_U8, 2, 3);
+    char room[] = "......";
+    cpu->copy(&stream, tensor_columns(bytes, 1, 2),
+              tensor_columns(tensor_2d(room, DTYPE_U8, 2, 3), 0, 2));
+    assert_string_equal(room, "bc.ef.");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -113,6 +169,9 @@ int main(void)
         cmocka_unit_test(gelu_follows_its_law),
         cmocka_unit_test(extremes_stay_finite),
         cmocka_unit_test(sums_add),
+        cmocka_unit_test(nothing_is_added),
+        cmocka_unit_test(bias_follows_its_law),
+        cmocka_unit_test(copies_are_equal),
     };
     return cmocka_run_group_tests(tests, test_begin, test_end);
 }

@@ -147,12 +147,118 @@ static void large_scores(void **state)
     attention_case((struct size){300, 1, 1, 2, 1, one, true, 10}, false, 4);
 }
 
+/* Queries of some places against runs of keys in any order: what they merge to is the
+ * whole, and so is the sum of what they send back. */
+struct part_case {
+    struct size z;
+    int64_t first, count;               /* the queries */
+    const int64_t *cut;                 /* bounds of the runs of keys */
+    const int *order;
+    int runs;
+};
+
+static void part_check(struct part_case p)
+{
+    struct size z = p.z;
+    int64_t wide = z.H * z.K, narrow = z.G * z.K, n = p.count;
+    struct tensor q = slice(z.T, wide), k = slice(z.T, narrow), v = slice(z.T, narrow);
+    struct tensor dq = slice(n, wide), dk = slice(z.T, narrow), dv = slice(z.T, narrow);
+    struct tensor o = floats(n, wide), lse = floats(n, z.H), d_o = floats(z.T, wide);
+    struct tensor bound = list(z.S + 1, z.bound), own = tensor_rows(q, p.first, n);
+    double *in[3] = {fill(q, 1), fill(k, 1), fill(v, 1)}, *slope[3];
+    double *d = fill(d_o, 1), *want = NEW(&memory, double, z.T * (wide + z.H));
+    for (int64_t t = 0; t < z.T; t++)   /* of these queries alone */
+        for (int64_t c = 0; c < wide; c++)
+            if (t < p.first || t >= p.first + n)
+                *at(d_o, t * wide + c) = 0, d[t * wide + c] = 0;
+    attention_law(&z, in, want);
+    attention_slopes(&z, in, d, slope);
+    fill_nan(o);
+    fill_nan(lse);
+    for (int i = 0; i < p.runs; i++) {
+        int64_t from = p.cut[p.order[i]], keys = p.cut[p.order[i] + 1] - from;
+        cpu->attention_part(&stream, own, tensor_rows(k, from, keys),
+                            tensor_rows(v, from, keys), bound, p.first, from, (int)z.H,
+                            (int)z.G, z.causal, (float)z.scale, i > 0, o, lse);
+    }
+    assert_near(o, want + p.first * wide, 1e-5);
+    assert_near(lse, want + z.T * wide + p.first * z.H, 2e-6);
+    fill_nan(dq);
+    fill_nan(dk);
+    fill_nan(dv);
+    for (int i = 0; i < p.runs; i++) {
+        int64_t from = p.cut[p.order[i]], keys = p.cut[p.order[i] + 1] - from;
+        cpu->attention_part_back(
+            &stream, own, tensor_rows(k, from, keys), tensor_rows(v, from, keys), bound,
+            p.first, from, o, lse, tensor_rows(d_o, p.first, n), (int)z.H, (int)z.G,
+            z.causal, (float)z.scale, i > 0, dq, 0, tensor_rows(dk, from, keys),
+            tensor_rows(dv, from, keys));
+    }
+    assert_near(dq, slope[0] + p.first * wide, 1e-5);
+    assert_near(dk, slope[1], 1e-5);
+    assert_near(dv, slope[2], 1e-5);
+    cpu->attention_part_back(&stream, own, k, v, bound, p.first, 0, o, lse,
+                             tensor_rows(d_o, p.first, n), (int)z.H, (int)z.G, z.causal,
+                             (float)z.scale, 0.5f, dq, 1, dk, dv);
+    assert_near_at(dq, slope[0] + p.first * wide, 1.5, 1e-5, __FILE__, __LINE__);
+    assert_near_at(dk, slope[1], 2, 1e-5, __FILE__, __LINE__);
+    assert_near_at(dv, slope[2], 2, 1e-5, __FILE__, __LINE__);
+}
+
+static void parts_make_the_whole(void **state)
+{
+    (void)state;
+    static const int32_t bound[] = {2, 2, 40, 170, 171, 290};
+    static const int32_t one[] = {0, 300};
+    static const int64_t whole[] = {0, 300};
+    static const int64_t cut[] = {0, 30, 70, 75, 150, 230, 300};
+    static const int order[] = {3, 0, 5, 1, 4, 2}, first[] = {0};
+    for (int causal = 0; causal < 2; causal++) {
+        struct size many = {300, 4, 2, 5, 5, bound, causal, 0.4};
+        struct size single = {300, 2, 1, 3, 1, one, causal, 0.4};
+        part_check((struct part_case){many, 0, 300, whole, first, 1});
+        part_check((struct part_case){many, 0, 300, cut, order, 6});
+        part_check((struct part_case){many, 75, 75, cut, order, 6});
+        part_check((struct part_case){many, 150, 100, whole, first, 1});
+        part_check((struct part_case){single, 70, 5, cut, order, 6});
+        part_check((struct part_case){single, 100, 200, cut, order, 6});
+    }
+}
+
+/* Queries that see no key: nothing yet, and nothing is changed. */
+static void keys_that_nobody_sees(void **state)
+{
+    (void)state;
+    struct tensor q = floats(4, 3), k = floats(5, 3), v = floats(5, 3);
+    struct tensor o = floats(4, 3), lse = floats(4, 1);
+    struct tensor bound = list(3, (int32_t[]){0, 2, 9});
+    fill(q, 1);
+    fill(k, 1);
+    fill(v, 1);
+    fill_nan(o);
+    fill_nan(lse);      /* places 1..4 against 4..8: two samples */
+    cpu->attention_part(&stream, q, k, v, bound, 1, 4, 1, 1, true, 1, 0, o, lse);
+    for (int i = 0; i < 9; i++)
+        assert_true(*at(o, i) == 0);
+    for (int i = 0; i < 3; i++)
+        assert_true(*at(lse, i) == -INFINITY);
+    assert_true(isfinite(*at(lse, 3)) && *at(o, 9) == *at(v, 0));
+    for (int i = 0; i < 4; i++)
+        *at(lse, i) = (float)i;
+    cpu->attention_part(&stream, q, k, v, bound, 0, 4, 1, 1, true, 1, 1, o, lse);
+    for (int i = 0; i < 4; i++)
+        assert_true(*at(lse, i) == (float)i);
+    assert_true(*at(o, 9) == *at(v, 0));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(small_segments),
         cmocka_unit_test(long_segments),
         cmocka_unit_test(large_scores),
+        cmocka_unit_test(parts_make_the_whole),
+        cmocka_unit_test(keys_that_nobody_sees),
     };
     return cmocka_run_group_tests(tests, test_begin, test_end);
 }

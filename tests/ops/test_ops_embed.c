@@ -115,6 +115,29 @@ static void interpolation_follows_its_law(void **state)
                     cpu->interpolate_weight(&stream, dy, at_place, beta, dtable));
 }
 
+/* Places 3, 4, 5 and 9, 10 of a row are numbers 0 to 4 here. */
+static void places_have_local_numbers(void **state)
+{
+    (void)state;
+    struct places own = {{3, 9}, {3, 2}}, first = {{4, 4}, {2, 0}};
+    int32_t place[] = {-1, 0, 2, 3, 5, 6, 8, 9, 10, 11, 4};
+    int32_t want[] = {-1, -1, -1, 0, 2, -1, -1, 3, 4, -1, 1};
+    int32_t other[] = {-1, -1, -1, -1, 1, -1, -1, -1, -1, -1, 0};
+    struct tensor in = list(COUNT(place), place), y = ints(COUNT(place), 0);
+    cpu->locate(&stream, in, own, y);
+    assert_memory_equal(y.data, want, sizeof want);
+    cpu->locate(&stream, in, first, y);
+    assert_memory_equal(y.data, other, sizeof other);
+    for (int32_t live = 0; live < 14; live++) {
+        int32_t among = 0;
+        for (int32_t i = 0; i < live; i++)
+            among += (i >= 3 && i < 6) || (i >= 9 && i < 11);
+        struct tensor count = ints(1, 0);
+        cpu->live_places(&stream, list(1, &live), own, count);
+        assert_int_equal(*(int32_t *)count.data, among);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -122,6 +145,7 @@ int main(void)
         cmocka_unit_test(no_rows),
         cmocka_unit_test(taps_of_the_example),
         cmocka_unit_test(interpolation_follows_its_law),
+        cmocka_unit_test(places_have_local_numbers),
     };
     return cmocka_run_group_tests(tests, test_begin, test_end);
 }

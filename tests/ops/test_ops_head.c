@@ -126,6 +126,85 @@ static void chunks_meet(void **state)
     assert_near(all.dw, sum_w, 2e-6);
 }
 
+/* The vocabulary in shares: the loss and the gradients are those of the whole, and what
+ * a share alone gives follows its own law. */
+static void shares_case(int64_t T, int64_t D, int64_t V, int every, int shares)
+{
+    struct head_case h = head_make(T, D, V, every);
+    h.l.shape = &h.z;
+    int64_t each = V / shares;
+    double *want = law_output(&h.l);
+    struct tensor parts = floats(shares * T, 2), dparts = floats(shares * T, 2);
+    fill_nan(parts);
+    fill_nan(dparts);
+    for (int r = 0; r < shares; r++)
+        cpu->head_part(&stream, h.x, tensor_rows(h.w, r * each, each), h.target,
+                       r * each, h.work, tensor_rows(parts, r * T, T));
+    cpu->head_sum(&stream, parts, h.target, h.scale, h.loss);
+    assert_near(h.loss, want, 1e-6);
+    cpu->head_sum_back(&stream, parts, h.target, h.scale, h.dloss, dparts);
+    double *slope_x = law_slope(&h.l, 0, T * D), *slope_w = law_slope(&h.l, 1, V * D);
+    fill_nan(h.dx);
+    for (int r = 0; r < shares; r++) {
+        struct tensor w = tensor_rows(h.w, r * each, each), dw = floats(each, D);
+        struct tensor part = tensor_rows(parts, r * T, T), none = tensor_none();
+        struct tensor dpart = tensor_rows(dparts, r * T, T);
+        assert_gradient(dw, slope_w + r * each * D, 3e-6,
+                        cpu->head_part_back(&stream, h.x, w, h.target, r * each, part,
+                                            dpart, h.work, 0, none, beta, dw));
+        cpu->head_part_back(&stream, h.x, w, h.target, r * each, part, dpart, h.work,
+                            r > 0, h.dx, 0, none);
+    }
+    assert_near(h.dx, slope_x, 3e-6);
+}
+
+static void shares_make_the_whole(void **state)
+{
+    (void)state;
+    shares_case(7, 5, 12, 2, 1);
+    shares_case(7, 5, 12, 2, 4);
+    shares_case(5, 3, 4, 0, 2);         /* no targets */
+    shares_case(3, 2, 1040, 1, 2);      /* two blocks of words each */
+    shares_case(0, 3, 4, 1, 2);
+}
+
+/* in: part [n*T,2].  out: the loss. */
+static void sum_law(const void *shape, double *const in[], double *out)
+{
+    const struct size *z = shape;       /* V: shares */
+    out[0] = 0;
+    for (int64_t t = 0; t < z->T; t++) {
+        if (z->target[t] < 0)
+            continue;
+        double sum = 0;
+        for (int64_t r = 0; r < z->V; r++) {
+            sum += exp(in[0][2 * (r * z->T + t)]);
+            out[0] -= z->scale * in[0][2 * (r * z->T + t) + 1];
+        }
+        out[0] += z->scale * log(sum);
+    }
+}
+
+static void the_sum_follows_its_law(void **state)
+{
+    (void)state;
+    static const int32_t target[] = {3, -1, 0, 9, -1};
+    struct size z = {COUNT(target), 0, 3, 0.25, target};
+    struct tensor parts = floats(z.V * z.T, 2), dparts = floats(z.V * z.T, 2);
+    struct tensor loss = number(NAN), which = list(z.T, target);
+    double one = 2;
+    struct law l = {sum_law, &z, {fill(parts, 2)}, 1, &one};
+    cpu->head_sum(&stream, parts, which, number(0.25f), loss);
+    assert_near(loss, law_output(&l), 1e-6);
+    double *slope = law_slope(&l, 0, 2 * z.V * z.T);
+    fill_nan(dparts);
+    cpu->head_sum_back(&stream, parts, which, number(0.25f), number(2), dparts);
+    assert_near(dparts, slope, 1e-6);
+    fill_nan(dparts);
+    cpu->head_sum_back(&stream, parts, which, number(0.5f), tensor_none(), dparts);
+    assert_near(dparts, slope, 1e-6);
+}
+
 static void the_best_word(void **state)
 {
     (void)state;
@@ -167,6 +246,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loss_follows_its_law),
         cmocka_unit_test(chunks_meet),
+        cmocka_unit_test(shares_make_the_whole),
+        cmocka_unit_test(the_sum_follows_its_law),
         cmocka_unit_test(the_best_word),
     };
     return cmocka_run_group_tests(tests, test_begin, test_end);

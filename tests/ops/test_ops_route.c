@@ -212,6 +212,133 @@ static void rows_are_sorted(void **state)
     assert_memory_equal(slot.data, ((int32_t[]){1, 0, 0, 0, 1, 1, -1, -1}), 32);
 }
 
+/* Experts 2 and 3 of 5: what sort_rows gives, without the others. */
+static void own_rows_are_sorted(void **state)
+{
+    (void)state;
+    const int32_t pairs[] = {2, 0, 2, 3, -1, -1, 4, 2};
+    struct tensor index = tensor_as_2d(list(8, pairs), 4, 2), place = ints(4, 2);
+    struct tensor over = number(NAN), bound = ints(3, 0), none = tensor_none();
+    for (int64_t room = 3; room <= 6; room++) {
+        struct tensor source = ints(room, 0), slot = ints(room, 0);
+        memset(place.data, 99, 32);
+        memset(bound.data, 99, 12);
+        memset(source.data, 99, (size_t)room * 4);
+        memset(slot.data, 99, (size_t)room * 4);
+        cpu->sort_own(&stream, index, 2, room == 5 ? number(7) : none, place, source,
+                      slot, bound, over);
+        const int32_t *from = source.data, *choice = slot.data;
+        if (room < 4) {                 /* too few: nothing anywhere, and it is told */
+            assert_true(*at(over, 0) == 1);
+            assert_memory_equal(bound.data, ((int32_t[]){0, 0, 0}), 12);
+            for (int i = 0; i < 8; i++)
+                assert_int_equal(((int32_t *)place.data)[i], -1);
+            for (int i = 0; i < room; i++)
+                assert_true(from[i] == -1 && choice[i] == -1);
+            continue;
+        }
+        assert_true(*at(over, 0) == (room == 5 ? 7 : 0));
+        assert_memory_equal(bound.data, ((int32_t[]){0, 3, 4}), 12);
+        assert_memory_equal(place.data, ((int32_t[]){0, -1, 1, 3, -1, -1, -1, 2}), 32);
+        assert_memory_equal(from, ((int32_t[]){0, 1, 3, 1}), 16);
+        assert_memory_equal(choice, ((int32_t[]){0, 0, 1, 1}), 16);
+        for (int64_t i = 4; i < room; i++)
+            assert_true(from[i] == -1 && choice[i] == -1);
+    }
+}
+
+/* Ranks whose rows carry (expert, sender, number) in one integer: sent by `leave`, laid
+ * down by `arrive`, they must lie by expert, then sender, then number once ordered. */
+static void meet_case(int ranks, int own, int64_t room, uint64_t key, int most)
+{
+    enum { RANKS = 4, ROWS = 64 };
+    int experts = ranks * own, got[RANKS] = {0}, larger = 0;
+    struct tensor bounds = ints(ranks, experts + 1);
+    struct tensor leave[RANKS], arrive[RANKS], order[RANKS], undo[RANKS], bound[RANKS];
+    for (int r = 0; r < ranks; r++) {
+        int32_t *b = (int32_t *)bounds.data + r * (experts + 1);
+        for (int e = 0; e < experts; e++) {
+            uint64_t bits = random_bits(key, (uint64_t)(r * experts + e));
+            int n = (int)(bits % (uint64_t)most);
+            b[e + 1] = b[e] + n;
+            got[e / own] += n;
+        }
+    }
+    for (int r = 0; r < ranks; r++)
+        larger = MAX(larger, got[r]);
+    bool fits = larger <= room;
+    int32_t row[RANKS][RANKS * ROWS];
+    for (int r = 0; r < ranks; r++) {
+        struct tensor over = number(NAN);
+        leave[r] = ints(ranks + 1, 0);
+        arrive[r] = ints(ranks + 1, 0);
+        order[r] = ints(room, 0);
+        undo[r] = ints(room, 0);
+        bound[r] = ints(own + 1, 0);
+        memset(order[r].data, 99, (size_t)room * 4);
+        memset(undo[r].data, 99, (size_t)room * 4);
+        cpu->meet_rows(&stream, bounds, r, r ? number(2) : tensor_none(), leave[r],
+                       arrive[r], order[r], undo[r], bound[r], over);
+        assert_true(*at(over, 0) == (float)((r ? 2 : 0) + !fits));
+    }
+    for (int from = 0; from < ranks; from++) {
+        const int32_t *b = (int32_t *)bounds.data + from * (experts + 1);
+        const int32_t *end = leave[from].data;
+        assert_int_equal(end[ranks], fits ? b[experts] : 0);
+        for (int to = 0; to < ranks; to++) {
+            const int32_t *lie = arrive[to].data;
+            assert_int_equal(lie[from + 1] - lie[from], end[to + 1] - end[to]);
+            for (int32_t i = end[to]; i < end[to + 1]; i++) {
+                int e = 0;
+                while (i >= b[e + 1])
+                    e++;
+                assert_int_equal(e / own, to);
+                row[to][lie[from] + i - end[to]] = (e * 100 + from) * 1000 + i;
+            }
+        }
+    }
+    for (int r = 0; r < ranks; r++) {
+        const int32_t *next = order[r].data, *back = undo[r].data, *b = bound[r].data;
+        assert_int_equal(b[0], 0);
+        assert_int_equal(b[own], fits ? got[r] : 0);
+        for (int32_t i = 0; i < room; i++) {
+            if (i >= b[own]) {
+                assert_true(next[i] == -1 && back[i] == -1);
+                continue;
+            }
+            assert_int_equal(back[next[i]], i);
+            int e = row[r][next[i]] / 100000 - r * own;
+            assert_true(i >= b[e] && i < b[e + 1]);
+            assert_true(i == 0 || row[r][next[i]] > row[r][next[i - 1]]);
+        }
+    }
+}
+
+static void rows_of_ranks_meet(void **state)
+{
+    (void)state;
+    for (uint64_t key = 1; key < 12; key++)
+        for (int64_t room = 8; room <= 64; room += 8) {
+            meet_case(1, 4, room, key, 6);
+            meet_case(2, 3, room, key, 6);
+            meet_case(4, 1, room, key, 9);
+            meet_case(4, 2, room, key, 4);
+            meet_case(3, 2, room, key, 1);      /* nobody has any */
+        }
+}
+
+static void rows_past_the_end_are_cleared(void **state)
+{
+    (void)state;
+    for (int32_t end = 0; end <= 4; end++) {
+        struct tensor x = floats(4, 3);
+        double *before = fill(x, 1);
+        cpu->clear_rows(&stream, list(3, (int32_t[]){0, end / 2, end}), x);
+        for (int i = 0; i < 12; i++)
+            assert_true((double)*at(x, i) == (i < 3 * end ? before[i] : 0));
+    }
+}
+
 struct paths { int64_t T, A, D; const int32_t *place; };
 
 /* in: rows [R,D], weight [T,A] */
@@ -280,6 +407,9 @@ int main(void)
         cmocka_unit_test(aux_loss_example),
         cmocka_unit_test(router_loss_gradient),
         cmocka_unit_test(rows_are_sorted),
+        cmocka_unit_test(own_rows_are_sorted),
+        cmocka_unit_test(rows_of_ranks_meet),
+        cmocka_unit_test(rows_past_the_end_are_cleared),
         cmocka_unit_test(rows_come_back),
     };
     return cmocka_run_group_tests(tests, test_begin, test_end);

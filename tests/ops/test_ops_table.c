@@ -92,6 +92,14 @@ static void run_layers(const struct ops *ops, struct stream *s, struct world *w)
     ops->attention_back(s, q, k, v, bound, o, lse, x, H, G, true, 0.25f, OUT(T, H * K),
                         OUT(T, G * K), OUT(T, G * K));
 
+    struct tensor some = tensor_rows(q, 100, 100), early = tensor_rows(k, 0, 150);
+    struct tensor part = OUT(100, H * K), part_lse = OUT(100, H);
+    ops->attention_part(s, some, early, early, bound, 100, 0, H, G, true, 0.25f, 0,
+                        part, part_lse);
+    ops->attention_part_back(s, some, early, early, bound, 100, 0, part, part_lse,
+                             tensor_rows(x, 0, 100), H, G, true, 0.25f, 0,
+                             OUT(100, H * K), 0, OUT(150, G * K), OUT(150, G * K));
+
     struct tensor gu = random_floats(T, 2 * F, 1), act = OUT(T, F), sum = OUT(T, D);
     ops->swiglu(s, gu, act);
     ops->swiglu_back(s, gu, act, 0, OUT(T, 2 * F));
@@ -99,6 +107,9 @@ static void run_layers(const struct ops *ops, struct stream *s, struct world *w)
     ops->gelu_back(s, x, false, x, 0, OUT(T, D));
     ops->add(s, x, x, sum);
     ops->axpby(s, 0.3f, x, 0.7f, sum);
+    ops->bias(s, x, gain, OUT(T, D));
+    ops->bias_weight(s, x, 0, result(w, vector(D)));
+    ops->copy(s, x, OUT(T, D));
 
     struct tensor id = ints(T, 0), grid = ints(T, 4), cells = OUT(SIDE * SIDE, D);
     for (int t = 0; t < T; t++) {
@@ -119,6 +130,17 @@ static void run_layers(const struct ops *ops, struct stream *s, struct world *w)
     ops->head_loss(s, x, table, id, number(0.01f), work, OUT(1, 1), losses);
     ops->head_loss_back(s, x, table, id, number(0.01f), losses, none, work, 0,
                         OUT(T, D), 0, OUT(V, D));
+    struct tensor half = tensor_rows(table, V / 2, V / 2), parts = OUT(2 * T, 2);
+    struct tensor dparts = OUT(2 * T, 2), two = tensor_rows(parts, T, T);
+    ops->head_part(s, x, table, id, 0, work, tensor_rows(parts, 0, T));
+    ops->head_part(s, x, half, id, V / 2, work, two);
+    ops->head_sum(s, parts, id, number(0.01f), OUT(1, 1));
+    ops->head_sum_back(s, parts, id, number(0.01f), none, dparts);
+    ops->head_part_back(s, x, half, id, V / 2, two, tensor_rows(dparts, T, T), work, 0,
+                        OUT(T, D), 0, OUT(V / 2, D));
+    struct places own = {{7, 90}, {30, 50}};
+    ops->locate(s, id, own, LIST_OUT(T));
+    ops->live_places(s, list(1, (int32_t[]){100}), own, LIST_OUT(1));
     ops->head_best(s, x, table, id, work, LIST_OUT(T), OUT(T, 1));
 
     struct tensor flat = tensor_1d(x.data, DTYPE_F32, T * D);
@@ -146,6 +168,13 @@ static void run_experts(const struct ops *ops, struct stream *s, struct world *w
                      OUT(1, 1), OUT(1, 1));
     ops->router_loss_back(s, chosen, rows, number(1), 0.01f, 0.001f, dsum, dz2);
     ops->sort_rows(s, index, E, place, source, slot, bound);
+    ops->sort_own(s, index, 1, none, result(w, ints(T, A)), LIST_OUT(R), LIST_OUT(R),
+                  LIST_OUT(3), OUT(1, 1));
+    struct tensor bounds = ints(2, 5);  /* two ranks with two experts each */
+    memcpy(bounds.data, (int32_t[]){0, 9, 9, 30, 41, 0, 0, 7, 7, 8}, 40);
+    ops->meet_rows(s, bounds, 1, number(1), LIST_OUT(3), LIST_OUT(3), LIST_OUT(60),
+                   LIST_OUT(60), LIST_OUT(3), OUT(1, 1));
+    ops->clear_rows(s, list(2, (int32_t[]){0, 1}), result(w, floats(1, D)));
     struct tensor tokens = random_floats(T, D, 1), up = experts(F, D), y = OUT(R, F);
     ops->take(s, source, tokens, 0, x);
     ops->grouped(s, x, up, bound, y);
@@ -195,8 +224,10 @@ static void dry_allows_and_counts(void **state)
     struct work work = {0};
     run_all(&ops_dry, &(struct stream){.work = &work});
     double pairs = T * (T + 1) / 2;
-    double want = 3 * 2.0 * T * N * D + 14 * pairs * H * K +
-                  (1 + 3 + 1) * 2.0 * T * V * D + 3 * 2.0 * R * F * D;
+    double some = 50 * (101 + 150) / 2 + 50 * 150;      /* min(150, 100 + i + 1) */
+    double want = 3 * 2.0 * T * N * D + 14 * (pairs + some) * H * K +
+                  (1 + 3 + 1) * 2.0 * T * V * D + (2 + 1 + 3) * 1.0 * T * V * D +
+                  3 * 2.0 * R * F * D;
     assert_true(work.flops == want);
     assert_true(work.bytes > 0);
     work = (struct work){0};
@@ -238,6 +269,14 @@ static void broken(int which)
         break; /* out is not f64 */
     case 11: ops_dry.gelu(&s, tensor_columns(a, 0, 3), true, floats(8, 3)); break;
     case 12: ops_dry.take(&s, ints(7, 0), b, 0, b); break;
+    case 13: ops_dry.copy(&s, a, ints(8, 6)); break;
+    case 14: ops_dry.bias(&s, a, vector(5), a); break;
+    case 15: ops_dry.locate(&s, i, (struct places){{4, 2}, {3, 1}}, i); break;
+    case 16: ops_dry.head_sum(&s, floats(12, 2), i, c, c); break;
+    case 17: ops_dry.head_part(&s, a, floats(9, 6), i, 0, i, floats(8, 2)); break;
+    case 18:
+        ops_dry.attention_part(&s, a, b, b, i, 0, 0, 2, 1, true, 1, 0, a, floats(8, 2));
+        break;
     default: ops_dry.interpolate(&s, a, ints(8, 4), floats(7, 6), a); break;
     }
 }
@@ -247,7 +286,8 @@ static void broken_contracts_are_bugs(void **state)
     (void)state;
     static const char *const name[] = {
         "linear", "linear", "linear", "rmsnorm", "add", "embed", "swiglu", "attention",
-        "sort_rows", "head_loss", "square_sum", "gelu", "take", "interpolate"};
+        "sort_rows", "head_loss", "square_sum", "gelu", "take", "copy", "bias",
+        "locate", "head_sum", "head_part", "attention_part", "interpolate"};
     for (int i = 0; i < COUNT(name); i++) {
         int end[2], status;
         assert_int_equal(pipe(end), 0);

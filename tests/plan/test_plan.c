@@ -41,13 +41,15 @@ static struct plan *build(struct arena *a, const struct setting *x, struct toy *
         fail_msg("%s", fail_message());
     policy.weave = x->weave;
     policy.slack = x->slack;
-    int *shards = NEW(a, int, t->graph.nunit);
-    for (int u = 0; u < t->graph.nunit; u++)
-        shards[u] = MAX(1, x->shards);
+    struct mesh *mesh = NEW(a, struct mesh, 1);
+    const struct layout layout = {.world = MAX(1, x->shards)};
+    const struct sharding sharding = {true, true, true, 1};
+    assert_ok(mesh_make(&layout, NULL, mesh));
+    t->graph.mesh = mesh;
     struct order order = x->forward ? order_forward(a, mbs) : order_1f1b(a, 0, 1, mbs);
     return plan_build(a, &t->graph, &(struct plan_options){
         .order = &order, .policy = &policy, .moments = x->forward ? 0 : 2,
-        .shards = shards, .output = &t->loss, .outputs = 1});
+        .sharding = &sharding, .output = &t->loss, .outputs = 1});
 }
 
 static void check(const struct plan *p, const char *what)
@@ -178,6 +180,29 @@ static void no_step_can_be_left_out(void **state)
         }
         passes_again(p);
         check(p, "put together again");
+        arena_free(&a);
+    }
+}
+
+/* Other ranks than a unit's holders, or one sum for another. */
+static void no_group_can_be_wrong(void **state)
+{
+    (void)state;
+    for (int k = 0; k < COUNT(settings); k++) {
+        struct arena a = arena_make("test");
+        struct toy t;
+        struct plan *p = build(&a, &settings[k], &t, toy_small, MBS);
+        for (int64_t i = 0; i < p->nstep; i++) {
+            struct step *s = &p->step[i];
+            if (s->kind != STEP_GATHER && s->kind != STEP_REDUCE)
+                continue;
+            for (enum axis x = 0; x < AXES; x++) {
+                s->along ^= ON(x);
+                noticed(p, "another group:", settings[k].name, i);
+                s->along ^= ON(x);
+            }
+        }
+        check(p, "put right again");
         arena_free(&a);
     }
 }
@@ -399,6 +424,7 @@ int main(void)
         cmocka_unit_test(no_wait_can_be_dropped),
         cmocka_unit_test(no_beta_can_be_wrong),
         cmocka_unit_test(no_step_can_be_left_out),
+        cmocka_unit_test(no_group_can_be_wrong),
         cmocka_unit_test(lifetimes_off_by_one_are_noticed),
         cmocka_unit_test(overlaps_are_noticed),
         cmocka_unit_test(peak_is_what_lives),

@@ -86,7 +86,9 @@ static int toy_block(struct graph *g, enum part part, const char *prefix, int x,
     return residual_record(g, &toy_add, "x", x, d);
 }
 
-static struct toy toy_record(struct arena *a, struct toy_shape shape)
+/* `skips`: every decoder block also adds what the first one read. */
+static inline struct toy toy_record_skips(struct arena *a, struct toy_shape shape,
+                                          bool skips)
 {
     struct toy t = {.shape = shape, .graph = graph_make(a)};
     struct graph *g = &t.graph;
@@ -112,8 +114,10 @@ static struct toy toy_record(struct arena *a, struct toy_shape shape)
     int x = graph_value(g, "e", layer, T, D);
     graph_node(g, &toy_embed, layer, LIST(t.ids), LIST(x), LIST(table), NULL, 0);
     x = residual_record(g, &toy_add, "x", x, rows);
-    for (int i = 0; i < shape.decoder_blocks; i++)
+    for (int i = 0, first = x; i < shape.decoder_blocks; i++) {
         x = toy_block(g, PART_DECODER, arena_text(a, "decoder.%d", i), x, shape.hidden);
+        x = skips ? residual_record(g, &toy_add, "x", x, first) : x;
+    }
 
     layer = graph_layer(g);
     s = (struct scope){g, graph_unit(g, "dead", layer, PART_PROJECTOR, 0, false),
@@ -131,6 +135,11 @@ static struct toy toy_record(struct arena *a, struct toy_shape shape)
     REQUIRE(head_work(T, D, shape.words) <= TOY_WORK);
     graph_check(g);
     return t;
+}
+
+static inline struct toy toy_record(struct arena *a, struct toy_shape shape)
+{
+    return toy_record_skips(a, shape, false);
 }
 
 /* Number i of a parameter, the same in every test. */

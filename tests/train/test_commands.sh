@@ -96,7 +96,7 @@ equal "data image --out: bytes" "$(wc -c <"$tiny/i.safetensors")" \
 
 works plan "$tiny/recipe.yaml"
 holds "$out" "fits: "
-equal "plan and run: bytes" "$(number 'allocated: device')" "$(last peak_bytes)"
+equal "plan and run: bytes" "$(number 'allocated: .*[(]')" "$(last peak_bytes)"
 parameters=$(number '^all')
 header=$(od -An -tu8 -N8 "$model/model.safetensors" | tr -d ' ')
 equal "parameters" "$(wc -c <"$model/model.safetensors")" $((8 + header + 4 * parameters))
@@ -159,6 +159,10 @@ for trace in "$tiny/trace.json" "$run/trace.json"; do
 done
 works report "$run"
 for word in '<html' '</html>' '<svg'; do holds "$run/report.html" "$word"; done
+for word in "loss over steps" "training loss, smoothed" "parameters. Written" \
+    "To held-out samples" "<img alt='$tiny/data/"; do
+    holds "$run/report.html" "$word"
+done
 grep -qE '(src|href)="https?:' "$run/report.html" && tiny_fail "the report links outside"
 [ -s "$run/loss.svg" ] && [ -s "$run/plan.txt" ] || tiny_fail "loss.svg or plan.txt is missing"
 find "$run/events" -type f -size +100c | grep -q . || tiny_fail "no TensorBoard events"

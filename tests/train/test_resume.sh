@@ -16,7 +16,7 @@ tiny_setup
 head -c 300 tests/data/image/base_444.jpg >"$tiny/data/broken.jpg"
 echo "half a picture" >"$tiny/data/broken.txt"
 law=(train.steps=$((12 + 2 * kills)) checkpoint.every=3 data.hold_out=9 eval.every=5
-    eval.rows=2 moe.bias_rate=0.01 memory.recompute=decoder.act)
+    eval.rows=2 sample.every=4 sample.count=2 sample.tokens=3 moe.bias_rate=0.01 memory.recompute=decoder.act)
 variant=(
     "data.workers=0"
     "data.workers=1"
@@ -27,8 +27,10 @@ variant=(
 )
 
 train_well whole "${law[@]}"
-[ "$(metric "$tiny/runs/whole/metrics.jsonl" epoch | tail -n 1)" -ge 2 ] ||
+[ "$(metric "$tiny/runs/whole/metrics.jsonl" epoch | tail -n 1)" -ge 3 ] ||
     tiny_fail "the run is shorter than two epochs"
+[ "$(metric "$tiny/runs/whole/metrics.jsonl" epoch | head -n 1)" -eq 1 ] ||
+    tiny_fail "the first step is not of epoch 1"
 [ "$(metric "$tiny/runs/whole/metrics.jsonl" bad_samples | tail -n 1)" -ge 2 ] ||
     tiny_fail "the broken image was not met in every epoch"
 

@@ -207,6 +207,66 @@ static void test_concurrent_writers_do_not_mix(void **state)
     assert_ok(folder_remove(folder));
 }
 
+/* One at a time; who holds it is named; it ends with its process, however that ends. */
+static void test_lock(void **state)
+{
+    struct arena *a = *state;
+    char *folder = check_folder(a), *path = path_join(a, folder, "lock");
+    int lock, other;
+    assert_ok(file_lock(path, &lock));
+    assert_fails(file_lock(path, &other),
+                 arena_text(a, "process %d on ", (int)getpid()));
+    assert_int_equal(fail_fault(), FAULT_REFUSED);
+    file_unlock(lock);
+    assert_ok(file_lock(path, &lock));
+    file_unlock(lock);
+    int ready[2];
+    assert_int_equal(pipe(ready), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        if (file_lock(path, &lock) && write(ready[1], "x", 1) == 1)
+            pause();
+        _Exit(1);
+    }
+    char word;
+    assert_int_equal(read(ready[0], &word, 1), 1);
+    assert_fails(file_lock(path, &other), arena_text(a, "process %d on ", (int)child));
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    assert_ok(file_lock(path, &lock));
+    file_unlock(lock);
+    close(ready[0]), close(ready[1]);
+    assert_fails(file_lock(path_join(a, folder, "none/lock"), &lock), "none/lock");
+    assert_ok(folder_remove(folder));
+}
+
+static void test_older(void **state)
+{
+    struct arena *a = *state;
+    char *folder = check_folder(a), *one = path_join(a, folder, "one");
+    char *two = path_join(a, folder, "two");
+    assert_ok(file_replace(one, "1", 1));
+    assert_true(file_older(two, one));
+    assert_false(file_older(one, two));
+    const struct timespec time[] = {{.tv_sec = 5}, {.tv_sec = 5, .tv_nsec = 7}};
+    assert_ok(file_replace(two, "2", 1));
+    assert_int_equal(utimensat(AT_FDCWD, two, time, 0), 0);
+    assert_true(file_older(two, one));
+    assert_false(file_older(one, two));
+    assert_false(file_older(two, two));
+    assert_ok(folder_remove(folder));
+}
+
+/* The cause is why the folder cannot be made, not that it is not there. */
+static void test_folder_cause(void **state)
+{
+    (void)state;
+    assert_fails(folder_make("/proc/runs/deep"), "make /proc/runs: ");
+    if (geteuid() == 0)
+        return;                         /* nothing is forbidden */
+    assert_fails(folder_make("/none/deep"), "Permission denied");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -218,6 +278,9 @@ int main(void)
         cmocka_unit_test(test_replace_survives_kill),
         cmocka_unit_test(test_replace_keeps_the_old_file_on_failure),
         cmocka_unit_test(test_concurrent_writers_do_not_mix),
+        cmocka_unit_test(test_lock),
+        cmocka_unit_test(test_older),
+        cmocka_unit_test(test_folder_cause),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -86,7 +86,7 @@ static int64_t parameters(const struct model_config *c, bool vision_only)
     capacity.patches = (int64_t)c->vision.merge * c->vision.merge;
     struct model_purpose purpose = purpose_logits();
     struct model m;
-    model_record(&a, c, &capacity, &purpose, &m);
+    model_record(&a, c, &capacity, &purpose, NULL, 0, &m);
     int64_t sum = 0;
     for (int64_t i = 0; i < m.graph.nparam; i++)
         if (!vision_only || text_starts(m.graph.param[i].name, "model.visual."))

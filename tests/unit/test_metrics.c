@@ -21,7 +21,7 @@ static struct metrics sample(int64_t step)
                    .dropped = 2, .shrunk = 3},
         .model_flops = 4e12, .hardware_flops = 6e12, .peak_bytes = 12345,
         .skipped_steps = 1, .bad_samples = 4, .epoch = 2,
-        .expert_load_max_over_mean = 1.5, .eval_loss = NAN, .order_hash = 0xabc,
+        .expert_load_max_over_mean = 1.5, .order_hash = 0xabc,
     };
 }
 
@@ -64,11 +64,10 @@ static void test_fields(void **state)
     assert_null(json_object_get(j, "eval_loss"));
     json_decref(j);
 
-    m.loss = NAN, m.grad_norm = INFINITY, m.eval_loss = 0.75, m.step_ms = 0;
+    m.loss = NAN, m.grad_norm = INFINITY, m.step_ms = 0;
     j = json_loads(metrics_json(&a, &m, 1), 0, NULL);   /* still JSON */
     assert_true(json_is_null(json_object_get(j, "loss")));
     assert_true(json_is_null(json_object_get(j, "grad_norm")));
-    assert_true(number(j, "eval_loss") == 0.75);
     assert_true(number(j, "useful_tokens_per_s_per_gpu") == 0);
     json_decref(j);
     arena_free(&a);
@@ -145,6 +144,46 @@ static void test_resume(void **state)
     arena_free(&a);
 }
 
+/* A held-out loss joins the last line, also in a run that was resumed before it came.
+ */
+static void test_evaluated(void **state)
+{
+    (void)state;
+    struct arena a = arena_make("test");
+    char *folder = check_folder(&a);
+    struct recipe r;
+    struct metrics_log *l;
+    recipe_default(&a, &r);
+    r.report_tensorboard = false;
+    add(folder, 0, 1, 3);
+    assert_ok(metrics_open(&a, folder, &r, 2, 1, &l));
+    assert_true(metrics_unevaluated(l, 2));
+    assert_false(metrics_unevaluated(l, 3));
+    assert_ok(metrics_evaluated(l, 0.1));
+    assert_false(metrics_unevaluated(l, 2));
+    struct metrics m = sample(3);
+    assert_ok(metrics_add(l, &m));
+    assert_true(metrics_unevaluated(l, 3));
+    assert_ok(metrics_evaluated(l, NAN));
+    metrics_close(l);
+    const char *text = lines(&a, folder).at;
+    for (int step = 1; step <= 3; step++) {
+        json_t *j = json_loads(text, JSON_DISABLE_EOF_CHECK, NULL);
+        json_t *loss = json_object_get(j, "eval_loss");
+        assert_int_equal(json_integer_value(json_object_get(j, "step")), step);
+        assert_true(step == 1 ? !loss : step == 2 ? json_number_value(loss) == 0.1
+                                                  : json_is_null(loss));
+        json_decref(j);
+        text = strchr(text, '\n') + 1;
+    }
+    assert_string_equal(text, "");
+    assert_ok(metrics_open(&a, folder, &r, 2, 1, &l));
+    assert_false(metrics_unevaluated(l, 2));
+    metrics_close(l);
+    assert_ok(folder_remove(folder));
+    arena_free(&a);
+}
+
 static void test_world(void **state)
 {
     (void)state;
@@ -186,6 +225,7 @@ int main(void)
     log_set(LOG_WARN, 0);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fields), cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_evaluated),
         cmocka_unit_test(test_world),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

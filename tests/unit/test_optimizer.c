@@ -94,7 +94,7 @@ static void rig_open(struct rig *g, const struct recipe *r, unsigned frozen)
     struct model_purpose purpose = purpose_train(r, &c, frozen);
     *g = (struct rig){.arena = arena_make("rig"), .team = team_make(2)};
     g->stream = (struct stream){.team = g->team};
-    model_record(&g->arena, &c, &capacity, &purpose, &g->model);
+    model_record(&g->arena, &c, &capacity, &purpose, NULL, 0, &g->model);
     struct order order = order_1f1b(&g->arena, 0, 1, 1);
     struct plan *p = plan_build(&g->arena, &g->model.graph,
                                 &(struct plan_options){.order = &order, .moments = 2});
@@ -184,9 +184,9 @@ static void test_steps(void **state)
         }
         double norm = sqrt(squares), clip = norm > 1 ? 1 / norm : 1;
         clipped += norm > 1;
-        struct update u = optimizer_step(&r, &g.model, g.machine, &ops_cpu, &g.stream,
-                                         step,
-                                         step - 1);
+        struct update u;
+        assert_ok(optimizer_step(&r, &g.model, g.machine, &ops_cpu, &g.stream, step,
+                                 step - 1, &u));
         assert_false(u.skipped);
         assert_true(fabs(u.grad_norm - norm) < 1e-9 * norm);
         assert_true(u.rate == schedule_rate(&r, step));
@@ -248,9 +248,9 @@ static void test_skip_and_clip(void **state)
             struct tensor d = machine_grad(g.machine, p);
             float *at = (float *)d.data + tensor_count(d) - 1, old = *at;
             *at = bad[i];
-            struct update u = optimizer_step(&r, &g.model, g.machine, &ops_cpu,
-                                             &g.stream,
-                                             1, 0);
+            struct update u;
+            assert_ok(optimizer_step(&r, &g.model, g.machine, &ops_cpu, &g.stream, 1, 0,
+                                     &u));
             assert_true(u.skipped);
             assert_false(isfinite(u.grad_norm));
             assert_true(digest(&g) == before);          /* not a bit changed */
@@ -258,8 +258,9 @@ static void test_skip_and_clip(void **state)
         }
     /* a huge but finite gradient is clipped, not skipped */
     *(float *)machine_grad(g.machine, 0).data = 1e30f;
-    struct update u = optimizer_step(&r, &g.model, g.machine, &ops_cpu, &g.stream, 1,
-                                     0);
+    struct update u;
+    assert_ok(optimizer_step(&r, &g.model, g.machine, &ops_cpu, &g.stream, 1, 0,
+                             &u));
     assert_false(u.skipped);
     assert_true(fabs(u.grad_norm / 1e30 - 1) < 1e-5);
     assert_true(fabs(*(float *)machine_moment(g.machine, 0, 0).data - 0.1f) < 1e-6f);
@@ -267,7 +268,8 @@ static void test_skip_and_clip(void **state)
     r.optim_clip = 0;
     *(float *)machine_grad(g.machine, 0).data = 1000;
     *(float *)machine_moment(g.machine, 0, 0).data = 0;
-    u = optimizer_step(&r, &g.model, g.machine, &ops_cpu, &g.stream, 2, 1);
+    assert_ok(optimizer_step(&r, &g.model, g.machine, &ops_cpu, &g.stream, 2, 1,
+                             &u));
     assert_true(fabsf(*(float *)machine_moment(g.machine, 0, 0).data - 100) < 1e-3f);
     rig_close(&g);
     arena_free(&a);

@@ -1,0 +1,120 @@
+/* cost.c - work over rates: seconds of steps, and what of them hides behind what.
+ *
+ * Stands alone because it is the only file that believes in a hardware table. */
+#include "plan/cost.h"
+
+#include <stdlib.h>
+
+static double products(const struct step *s, const struct node *n, const struct work *w,
+                       const struct hardware *h, const struct workload *load)
+{
+    bool back = s->kind != STEP_FORWARD, vision = strcmp(n->tower, "vision") == 0;
+    double pairs = vision ? load->vision_attention : load->attention;
+    return ((w->flops - w->grouped - w->attention) / h->products +
+            w->grouped * load->routed / h->grouped +
+            w->attention * pairs / (back ? h->attention_back : h->attention)) /
+           h->peak;
+}
+
+static double messages(const struct work *w, const struct hardware *h)
+{
+    double latency = w->across > 0   ? h->across_latency
+                     : w->inside > 0 ? h->inside_latency
+                                     : 0;
+    return (double)w->calls * latency +
+           MAX(w->inside / (h->inside * h->inside_share),
+               w->across / (h->across * h->across_share));
+}
+
+/* Rows of experts are as many as are routed; counts of a balanced alltoall say so
+ * already. */
+static double step_cost(const struct plan *p, const struct step *s,
+                        const struct work *w, const struct hardware *h,
+                        const struct workload *load)
+{
+    double bandwidth = h->bandwidth * h->bandwidth_share;
+    if (s->lane == LANE_COPY)
+        return h->launch + w->bytes / 2 / (h->host * h->host_share);
+    if (s->node < 0)
+        return h->launch + messages(w, h) + w->bytes / bandwidth;
+    const struct node *n = &p->graph->node[s->node];
+    bool experts = strcmp(n->kind->component, "experts") == 0;
+    double bytes = w->bytes * (experts ? load->routed : 1);
+    return h->launch + messages(w, h) +
+           MAX(products(s, n, w, h, load), bytes / bandwidth);
+}
+
+void plan_cost(const struct plan *p, const struct work *work, const struct hardware *h,
+               const struct workload *load, double *cost)
+{
+    for (int64_t i = 0; i < p->nstep; i++)
+        cost[i] = step_cost(p, &p->step[i], &work[i], h, load);
+}
+
+double update_cost(const struct plan *p, const struct hardware *h)
+{
+    double bytes = 0;
+    for (int64_t i = 0; i < p->nbuffer; i++) {
+        const struct buffer *x = &p->buffer[i];
+        if (x->whole && x->kind == MEMORY_OPTIMIZER)
+            bytes += 2.0 * (double)x->bytes;
+        if (x->whole && x->kind == MEMORY_GRADIENT)     /* again for the norm */
+            bytes += 2.0 * (double)x->bytes;
+    }
+    for (int u = 0; u < p->graph->nunit && p->moments > 0; u++)
+        if (p->moment[0][u] >= 0)
+            bytes += (double)p->buffer[p->weight[u]].bytes;
+    return bytes / (h->bandwidth * h->bandwidth_share);
+}
+
+/* ---- what hides behind what ---- */
+
+struct span { double from, to; };
+
+static int by_start(const void *a, const void *b)
+{
+    const struct span *x = a, *y = b;
+    return x->from < y->from ? -1 : x->from > y->from;
+}
+
+static double covered(struct span *span, int64_t count)
+{
+    double sum = 0, end = 0;
+    qsort(span, (size_t)count, sizeof *span, by_start);
+    for (int64_t i = 0; i < count; i++) {
+        sum += MAX(0, span[i].to - MAX(span[i].from, end));
+        end = MAX(end, span[i].to);
+    }
+    return sum;
+}
+
+/* Seconds at which some lane of `lanes` (bits) works. */
+static double lanes_covered(const struct plan *p, const double *cost, const double *end,
+                            unsigned lanes, struct span *span)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < p->nstep; i++)
+        if (lanes >> p->step[i].lane & 1)
+            span[n++] = (struct span){end[i] - cost[i], end[i]};
+    return covered(span, n);
+}
+
+struct forecast plan_forecast(const struct plan *p, struct arena *scratch,
+                              const double *cost, double update)
+{
+    enum { MATH = 1 << LANE_COMPUTE,
+           TALK = 1 << LANE_LAYER | 1 << LANE_STATE | 1 << LANE_PIPE };
+    struct arena_mark mark = arena_mark(scratch);
+    double *end = NEW(scratch, double, p->nstep);
+    struct span *span = NEW(scratch, struct span, p->nstep);
+    struct prediction x = plan_simulate(p, scratch, cost, end);
+    struct forecast f = {.update = update, .seconds = x.seconds + update};
+    double either = lanes_covered(p, cost, end, MATH | TALK, span);
+    memcpy(f.busy, x.busy, sizeof f.busy);
+    f.compute = lanes_covered(p, cost, end, MATH, span);
+    f.communication = lanes_covered(p, cost, end, TALK, span);
+    f.exposed = either - f.compute;
+    f.idle = x.seconds - either;
+    arena_reset(scratch, mark);
+    return f;
+}

@@ -1,0 +1,258 @@
+/* outlook_text.c - an outlook as text.
+ *
+ * Stands alone because golden texts pin its format and nothing depends on it. */
+#include "train/outlook.h"
+
+#include "run/run.h"
+
+/* ---- what it is about ---- */
+
+static void parameters_print(const struct outlook *o, const struct session *s,
+                             struct text *t)
+{
+    const struct graph *g = &s->model.graph;
+    const struct plan *p = s->plan;
+    int64_t all[PARTS + 1] = {0}, trains[PARTS + 1] = {0}, here[PARTS + 1] = {0};
+    for (int64_t i = 0; i < g->nparam; i++) {
+        const struct param *x = &g->param[i];
+        int64_t count = param_disk_count(x);
+        int part[] = {x->part, PARTS};
+        for (int k = 0; k < COUNT(part); k++) {
+            all[part[k]] += count;
+            trains[part[k]] += x->trainable ? count : 0;
+            here[part[k]] += p->weight[x->unit] >= 0 ? x->count / p->ways[x->unit] : 0;
+        }
+    }
+    text_add(t, "%-12s%16s%16s%16s\n", "part", "parameters", "trained", "stored here");
+    for (int k = 0; k <= PARTS; k++)
+        if (all[k])
+            text_add(t, "%-12s%16lld%16lld%16lld%s\n", k < PARTS ? part_name[k] : "all",
+                     (long long)all[k], (long long)trains[k], (long long)here[k],
+                     trains[k] ? "" : "  frozen");
+    text_add(t, "batch: %lld rows, %.0f tokens, %d microbatches a rank\n",
+             (long long)s->recipe->batch_rows, o->tokens, p->mbs);
+}
+
+static void head_print(const struct outlook *o, const struct outlook_stage *s,
+                       struct text *t)
+{
+    const struct hardware *h = &o->hardware;
+    text_add(t, "hardware %s: %s\n", h->name, h->source);
+    if (h->compute == DTYPE_BF16)
+        text_add(t, "types: bf16 activations and working weights (router, statistics "
+                    "and losses f32), f32 masters, moments and gradients\n");
+    else
+        text_add(t, "types: f32 throughout\n");
+    text_add(t, "\n%s", mesh_text(&o->crew.mesh, t->arena));
+    text_add(t, "\nrank %d\n", s->rank);
+    parameters_print(o, &s->session, t);
+}
+
+/* ---- memory ---- */
+
+double outlook_unit(int64_t most, const char **name)
+{
+    *name = most >= (int64_t)4 << 30 ? "GiB" : "MiB";
+    return most >= (int64_t)4 << 30 ? GIB : GIB / 1024;
+}
+
+static void kinds_head(const char *first, struct text *t)
+{
+    text_add(t, "%-11s", first);
+    for (int k = 0; k < MEMORIES; k++)
+        text_add(t, "%12s", memory_name[k]);
+    text_add(t, "%12s\n", "device");
+}
+
+static void kinds_row(const char *first, const int64_t *bytes, double unit,
+                      struct text *t)
+{
+    int64_t device = 0;
+    text_add(t, "%-11s", first);
+    for (int k = 0; k < MEMORIES; k++) {
+        text_add(t, "%12.2f", (double)bytes[k] / unit);
+        device += k == MEMORY_HOST ? 0 : bytes[k];
+    }
+    text_add(t, "%12.2f\n", (double)device / unit);
+}
+
+/* Live at the peak because ranks talk: gathered weights, gradients on their way, what
+ * collectives and other stages bring. */
+static int64_t talking(const struct plan *p)
+{
+    const struct graph *g = p->graph;
+    int64_t sum = 0;
+    for (int64_t i = 0; i < p->nbuffer; i++) {
+        const struct buffer *x = &p->buffer[i];
+        bool live =
+            x->first >= 0 && x->first <= p->peak_step && p->peak_step <= x->last;
+        if (x->whole || x->kind == MEMORY_HOST || !live)
+            continue;
+        int node = x->value >= 0 ? g->value[x->value].node : -1;
+        bool moved =
+            node >= 0 && !x->gradient && g->node[node].kind->lane == LANE_LAYER;
+        sum += x->unit >= 0 || moved ? x->bytes : 0;
+    }
+    return sum;
+}
+
+static void memory_print(const struct outlook *o, const struct outlook_stage *s,
+                         struct text *t)
+{
+    const struct plan *p = s->session.plan;
+    const char *name;
+    double unit = outlook_unit(o->stage[o->largest].need, &name);
+    struct memory_row *row;
+    text_add(t, "\nmemory at the peak, %s\n", name);
+    if (o->stages > 1)
+        kinds_head("stage", t);
+    for (int i = 0; i < o->stages && o->stages > 1; i++) {
+        struct memory_row sum = {0};
+        int rows = plan_memory(o->stage[i].session.plan, t->arena, &row);
+        for (int k = 0; k < rows * MEMORIES; k++)
+            sum.bytes[k % MEMORIES] += row[k / MEMORIES].bytes[k % MEMORIES];
+        kinds_row(arena_text(t->arena, "%d", i), sum.bytes, unit, t);
+    }
+    struct memory_row sum = {0};
+    int rows = plan_memory(p, t->arena, &row);
+    kinds_head(arena_text(t->arena, "rank %d", s->rank), t);
+    for (int i = 0; i < rows; i++) {
+        int64_t any = 0;
+        for (int k = 0; k < MEMORIES; k++) {
+            sum.bytes[k] += row[i].bytes[k];
+            any += row[i].bytes[k];
+        }
+        if (any)
+            kinds_row(row[i].component, row[i].bytes, unit, t);
+    }
+    kinds_row("all", sum.bytes, unit, t);
+    text_add(t, "of it for communication (gathered weights, gradients and rows on "
+                "their way): %.2f %s\n", (double)talking(p) / unit, name);
+    text_add(t, "allocated: %.2f %s (%lld bytes), of it %.2f state; %.2f parked on the "
+                "host\n", (double)p->bytes / unit, name, (long long)p->bytes,
+             (double)p->state_bytes / unit, (double)p->host_bytes / unit);
+    const struct outlook_stage *most = &o->stage[o->largest];
+    if (outlook_fits(o))
+        text_add(t, "fits: rank %d needs most, %.2f of %.2f %s\n", most->rank,
+                 (double)most->need / unit, (double)o->have / unit, name);
+}
+
+/* ---- traffic ---- */
+
+struct flow {
+    const char *what;
+    bool experts;
+    unsigned along;
+    int64_t calls;
+    double inside, across, seconds;
+};
+
+static const char *axes_text(const struct flow *f, const struct mesh *m,
+                             struct arena *a)
+{
+    const struct view *v = mesh_view(m, f->experts);
+    struct text t = text_make(a);
+    for (int i = 0; i < v->naxis; i++)
+        if (f->along & ON(v->axis[i]) && v->size[i] > 1)
+            text_add(&t, "%s%s %d", t.size ? " x " : "", axis_name[v->axis[i]],
+                     v->size[i]);
+    return t.at;
+}
+
+static struct flow flow_of(const struct plan *p, const struct step *s)
+{
+    const struct graph *g = p->graph;
+    struct flow f = {.what = step_name[s->kind], .along = ON(AXIS_PP)};
+    if (s->node >= 0) {
+        const struct node *n = &g->node[s->node];
+        f = (struct flow){n->kind->name, n->experts, n->along, 0, 0, 0, 0};
+    } else if (s->unit >= 0 && s->kind != STEP_TIE) {
+        f.experts = g->unit[s->unit].experts;
+        f.along = s->along;
+    }
+    return f;
+}
+
+static void traffic_print(const struct outlook *o, const struct outlook_stage *s,
+                          struct text *t)
+{
+    const struct plan *p = s->session.plan;
+    struct flow *flow = NULL;
+    int64_t n = 0, room = 0;
+    for (int64_t i = 0; i < p->nstep; i++) {
+        const struct work *w = &s->work[i];
+        if (w->calls == 0)
+            continue;
+        struct flow f = flow_of(p, &p->step[i]);
+        int64_t k = 0;
+        while (k < n && (strcmp(flow[k].what, f.what) || flow[k].along != f.along ||
+                         flow[k].experts != f.experts))
+            k++;
+        if (k == n) {
+            GROW(t->arena, flow, n, room);
+            flow[n++] = f;
+        }
+        flow[k].calls += w->calls;
+        flow[k].inside += w->inside;
+        flow[k].across += w->across;
+        flow[k].seconds += s->cost[i];
+    }
+    if (n == 0)
+        return;
+    text_add(t, "\nmessages to rank %d, a step\n%-14s%-30s%10s%14s%14s%12s\n", s->rank,
+             "what", "group", "calls", "GB in node", "GB across", "ms");
+    for (int64_t k = 0; k < n; k++)
+        if (flow[k].inside + flow[k].across > 0)
+            text_add(t, "%-14s%-30s%10lld%14.3f%14.3f%12.2f\n", flow[k].what,
+                     axes_text(&flow[k], &o->crew.mesh, t->arena),
+                     (long long)flow[k].calls, flow[k].inside / 1e9,
+                     flow[k].across / 1e9, flow[k].seconds * 1e3);
+}
+
+/* ---- time ---- */
+
+static void time_print(const struct outlook *o, const struct outlook_stage *s,
+                       struct text *t)
+{
+    const struct forecast *f = &s->forecast;
+    const struct recipe *r = s->session.recipe;
+    int world = o->crew.mesh.layout.world;
+    text_add(t, "\nwork: model %.4g TFLOP a step, %.4g a rank; hardware %.4g on rank "
+                "%d (full rows, all room, what runs again)\n", o->flops / 1e12,
+             o->flops / 1e12 / world, s->flops / 1e12, s->rank);
+    text_add(t, "typical: samples of %lld tokens, images of %lld patches; %.0f%% of "
+                "the experts' room is used\n",
+             (long long)(r->plan_sample ? r->plan_sample : r->batch_tokens),
+             (long long)(r->plan_image ? r->plan_image : r->batch_patches),
+             100 * o->load.routed);
+    text_add(t, "rank %d alone: compute %.2f ms, communication %.2f ms, of it exposed "
+                "%.2f ms, other waits %.2f ms, update %.2f ms\n", s->rank,
+             f->compute * 1e3, f->communication * 1e3, f->exposed * 1e3, f->idle * 1e3,
+             f->update * 1e3);
+    if (o->stages > 1)
+        text_add(t, "pipeline: %d stages compute nothing %.1f%% of the time (bubble, "
+                    "uneven stages, exposed communication)\n", o->stages,
+                 100 * o->bubble);
+    text_add(t, "step: %.2f ms; %.0f tokens/s and %.1f model TFLOP/s a rank "
+                "(predicted, not measured)\n", o->seconds * 1e3,
+             o->tokens / o->seconds / world,
+             o->flops / o->seconds / world / 1e12);
+}
+
+void outlook_print(const struct outlook *o, const struct outlook_options *options,
+                   struct text *t)
+{
+    const struct view *v = &o->crew.mesh.dense;
+    int at = options->rank >= 0 ? view_at(v, options->rank, AXIS_PP) : o->largest;
+    const struct outlook_stage *s = &o->stage[at];
+    head_print(o, s, t);
+    memory_print(o, s, t);
+    traffic_print(o, s, t);
+    time_print(o, s, t);
+    if (!options->explain)
+        return;
+    text_add(t, "\n");
+    plan_summary(s->session.plan, t);
+    text_add(t, "\n");
+    plan_explain(s->session.plan, t, -1);
+}

@@ -1,0 +1,514 @@
+/* matrix.h - layouts x policies x freezes x rows, one line each, each against one rank.
+ *
+ * A line is words:
+ *     +                  in the everyday run, too
+ *     =                  the very bits of the last line without this mark
+ *     pp2 dp2 cp2 tp2 ep2 etp2 copies2 chunks2        the layout, 1 where not named
+ *     optimizer gradients parameters                  what is divided; nothing
+ *     each prefetch0 keep weave lanes slack           and the policy
+ *     recompute:LIST offload:LIST zb stages:LIST ring allgather
+ *     -vision ...        parts that are frozen
+ *     golden tied        another model
+ *     rows:NAME          of sets[]; mixed */
+#ifndef TESTS_EQUAL_MATRIX_H
+#define TESTS_EQUAL_MATRIX_H
+
+#include "equal/layouts.h"
+
+#include "base/text.h"
+
+/* Images of row 0, 1, ...; -n: n - 1 images and nothing supervised (layout_rows).  Rows
+ * go round the data-parallel ranks, so with two of them rows 0 and 1 are the first
+ * microbatch. */
+static const struct row_set { const char *name; int count, images[8]; } sets[] = {
+    {"mixed", 4, {1, 2, 0, 3}},
+    {"1-0", 4, {1, 0, 0, 0}},
+    {"0-1", 4, {0, 1, 0, 0}},
+    {"0-0", 4, {0, 0, 0, 0}},
+    {"2-0", 4, {2, 0, 0, 0}},
+    {"0-3", 4, {0, 3, 0, 0}},
+    {"late", 4, {0, 0, 2, 1}},          /* images in one microbatch only */
+    {"mute", 4, {1, -3, -1, 2}},        /* rows without supervised tokens */
+    {"idle", 4, {1, -2, 2, -1}},        /* a rank without */
+    {"silent", 4, {-2, -1, -4, -1}},    /* a step without */
+    {"eight", 8, {1, 0, 3, -1, 2, 0, -2, 1}},
+};
+
+static const char *const matrix[] = {
+    /* data parallel: what is divided, and when it moves */
+    "+ dp2",
+    "+ = dp2 lanes",
+    "= dp2 weave lanes",
+    "= dp2 recompute:decoder.* offload:vision.*",
+    "= dp2 optimizer",
+    "+ = dp2 optimizer prefetch3 lanes slack",
+    "= dp2 gradients lanes",
+    "+ = dp2 parameters",
+    "+ = dp2 parameters lanes",
+    "= dp2 parameters prefetch0",
+    "= dp2 parameters prefetch4 lanes",
+    "+ = dp2 parameters keep lanes",
+    "= dp2 parameters weave lanes",
+    "+ = dp2 parameters recompute:* lanes",
+    "= dp2 parameters recompute:act,norm offload:decoder.qkv",
+    "+ = dp2 parameters offload:* lanes slack",
+    "+ dp2 gradients each",
+    "= dp2 parameters each lanes",
+    "+ = dp2 parameters each weave lanes recompute:vision.*",
+    "= dp2 parameters each offload:* prefetch3",
+    "dp4 rows:eight",
+    "= dp4 optimizer lanes rows:eight",
+    "= dp4 gradients weave lanes rows:eight",
+    "= dp4 parameters lanes rows:eight",
+    "= dp4 parameters weave recompute:* lanes rows:eight",
+    "+ dp4 parameters each lanes rows:eight",
+    "= dp4 gradients each rows:eight",
+    "= dp4 optimizer each weave lanes rows:eight",
+    "+ dp4 parameters golden",
+    "dp2 optimizer golden lanes",
+    "dp2 parameters tied lanes",
+    "dp2 gradients -vision",
+    "+ dp2 parameters -vision -projector lanes",
+    "+ dp2 optimizer -decoder recompute:*",
+    "+ dp2 parameters -router -experts lanes",
+    "dp4 parameters -vision -projector weave rows:eight",
+    /* copies of shards */
+    "dp4 copies2 rows:eight",
+    "dp4 copies2 optimizer lanes rows:eight",       /* sums copy by copy */
+    "= dp4 copies2 gradients rows:eight",
+    "= dp4 copies2 parameters rows:eight",
+    "= dp4 copies2 parameters weave keep lanes rows:eight",
+    "+ dp4 copies2 parameters each lanes rows:eight",
+    "= dp4 copies2 gradients each recompute:decoder.* rows:eight",
+    "+ dp4 copies2 parameters -decoder lanes",
+    "dp4 copies4 parameters lanes golden",
+    /* tensor and sequence parallel */
+    "+ tp2",
+    "= tp2 lanes",
+    "= tp2 weave lanes slack",
+    "+ = tp2 recompute:* lanes",
+    "= tp2 recompute:norm,act offload:decoder.qkv",
+    "+ tp4 lanes",
+    "+ tp2 golden lanes",
+    "tp2 tied lanes",
+    "tp2 -vision",
+    "tp2 -vision -projector lanes",
+    "tp2 -decoder lanes",
+    "tp2 -router -experts",
+    "+ dp2 tp2 parameters lanes",
+    "+ = dp2 tp2 gradients weave",
+    "= dp2 tp2 parameters keep recompute:* lanes",
+    "dp2 tp4 parameters each lanes",
+    "dp4 tp2 copies2 parameters lanes",
+    /* context parallel */
+    "+ cp2",
+    "= cp2 lanes",
+    "= cp2 recompute:* weave lanes",
+    "+ = cp2 offload:* lanes",
+    "+ cp2 ring",
+    "= cp2 ring lanes",
+    "= cp2 ring recompute:* offload:vision.*",
+    "= cp2 ring weave lanes slack",
+    "cp4 lanes",
+    "+ cp4 ring lanes",
+    "cp2 golden",
+    "cp2 ring tied lanes",
+    "cp2 -vision -projector lanes",
+    "cp2 ring -decoder",
+    "cp2 -router -experts lanes",
+    "dp2 cp2 parameters lanes",
+    "dp2 cp2 ring parameters each weave",
+    "cp2 tp2 lanes",
+    "+ cp2 ring tp2 recompute:decoder.*",
+    "dp2 cp2 tp2 optimizer lanes",
+    /* expert parallel */
+    "+ dp2 ep2",
+    "= dp2 ep2 lanes",
+    "+ = dp2 ep2 parameters weave lanes",
+    "= dp2 ep2 recompute:* lanes",
+    "= dp2 ep2 gradients offload:*",
+    "dp2 ep2 allgather",
+    "+ = dp2 ep2 allgather parameters lanes",
+    "= dp2 ep2 allgather recompute:* weave",
+    "+ dp4 ep4 parameters lanes",
+    "dp4 ep4 allgather optimizer",
+    "dp4 ep2 parameters each lanes rows:eight",
+    "dp2 ep2 golden lanes",
+    "dp2 ep2 parameters -vision",
+    "dp2 ep2 -router -experts lanes",
+    "dp2 ep2 parameters -decoder lanes",
+    "+ dp2 etp2",
+    "= dp2 etp2 allgather lanes parameters",
+    "tp2 etp2 lanes",
+    "dp2 etp2 golden lanes",
+    "tp2 ep2 lanes",
+    "cp2 ep2 ring lanes",
+    "dp4 copies2 ep2 parameters lanes",
+    "+ dp4 ep2 etp2 parameters lanes",
+    "dp2 tp2 ep4 parameters",
+    "+ dp2 cp2 tp2 ep4 parameters lanes",
+    "= dp2 cp2 tp2 ep4 weave recompute:* lanes",
+    "dp2 cp2 tp2 ep8 lanes",
+    "dp2 cp2 tp2 ep2 etp2 allgather parameters each",
+    "dp4 cp2 tp2 ep4 etp2 parameters lanes",
+    "dp4 cp2 tp2 copies2 ep8 optimizer lanes",
+    /* pipeline */
+    "+ pp2",
+    "= pp2 lanes",
+    "= pp2 weave lanes",
+    "= pp2 recompute:* lanes",
+    "= pp2 offload:* lanes slack",
+    "+ pp2 zb",
+    "= pp2 zb lanes recompute:decoder.*",
+    "pp4 lanes",
+    "pp4 zb lanes rows:eight",
+    "+ pp2 chunks2",
+    "= pp2 chunks2 lanes recompute:*",
+    "pp2 chunks2 zb lanes rows:eight",
+    "pp2 golden lanes",
+    "pp2 tied lanes",
+    "+ pp4 tied lanes zb",
+    "pp2 stages:V,4H lanes",
+    "pp2 -vision lanes",
+    "+ pp2 -vision -projector",
+    "pp2 -decoder lanes",
+    "pp2 zb -router -experts lanes",
+    "+ pp2 dp2",
+    "+ = pp2 dp2 parameters lanes",
+    "= pp2 dp2 gradients weave",
+    "pp2 dp2 parameters each zb lanes rows:eight",
+    "pp2 tp2 lanes",
+    "pp2 cp2 ring lanes zb",
+    "pp2 dp2 ep2 chunks2 lanes rows:eight",
+    "pp2 chunks3 lanes rows:eight",
+    "= pp2 chunks3 recompute:vision.* offload:decoder.qkv rows:eight",
+    "pp4 chunks2 lanes rows:eight",
+    "pp2 dp2 chunks2 parameters keep weave lanes rows:eight",
+    "= pp2 dp2 chunks2 parameters prefetch0 rows:eight",
+    "pp3 stages:V2,V3,4H lanes",
+    "pp4 stages:V,1,2,1H zb lanes",
+    "pp2 etp2 dp2 allgather lanes",
+    /* up to five axes at once */
+    "pp2 dp2 tp2 parameters lanes",
+    "pp2 dp2 cp2 parameters lanes tied",
+    "pp2 dp2 tp2 ep4 parameters each lanes",
+    "pp2 cp2 tp2 ep4 lanes",
+    "+ pp2 dp2 cp2 tp2 ep4 parameters lanes",
+    "= pp2 dp2 cp2 tp2 ep4 recompute:* gradients lanes",
+    "+ pp2 dp2 cp2 tp2 ep4 ring zb optimizer lanes",
+    "pp2 dp2 cp2 tp2 ep2 etp2 allgather parameters each lanes",
+    "pp2 dp2 cp2 tp2 copies2 ep4 chunks2 parameters lanes",
+    "pp2 dp2 cp2 tp2 ep4 -vision -projector parameters lanes",
+    "pp4 dp2 tp2 ep2 parameters zb lanes",
+    /* uneven images */
+    "dp2 parameters lanes rows:1-0",
+    "+ dp2 parameters -vision rows:1-0",
+    "dp2 parameters -vision -projector rows:1-0",
+    "dp2 parameters recompute:* rows:1-0",
+    "dp2 parameters lanes rows:0-1",
+    "dp2 parameters -vision rows:0-1",
+    "dp2 parameters -vision -projector rows:0-1",
+    "+ dp2 parameters recompute:* rows:0-1",
+    "+ dp2 parameters lanes rows:0-0",
+    "dp2 parameters -vision rows:0-0",
+    "+ dp2 parameters -vision -projector rows:0-0",
+    "dp2 parameters recompute:* rows:0-0",
+    "dp2 parameters lanes rows:2-0",
+    "dp2 parameters -vision rows:2-0",
+    "dp2 parameters -vision -projector rows:2-0",
+    "dp2 parameters recompute:* rows:2-0",
+    "+ dp2 parameters lanes rows:0-3",
+    "dp2 parameters -vision rows:0-3",
+    "dp2 parameters -vision -projector rows:0-3",
+    "dp2 parameters recompute:* rows:0-3",
+    "dp2 parameters each lanes rows:late",
+    "dp2 parameters -vision rows:late",
+    "dp2 parameters -vision -projector rows:late",
+    "+ dp2 parameters each recompute:* rows:late",
+    "dp2 tp2 parameters rows:0-0",
+    "dp2 cp2 ring lanes rows:0-3",
+    "dp2 ep2 lanes rows:1-0",
+    "+ pp2 dp2 lanes rows:0-0",
+    "pp2 dp2 parameters zb lanes rows:0-3",
+    "pp2 tp2 lanes rows:late",
+    "+ dp2 cp2 tp2 ep4 parameters lanes rows:2-0",
+    /* uneven supervision */
+    "+ dp2 parameters lanes rows:mute",
+    "dp2 ep2 tp2 lanes rows:mute",
+    "+ dp2 parameters each lanes rows:idle",
+    "dp2 cp2 ring lanes rows:idle",
+    "pp2 dp2 lanes rows:idle",
+    "+ dp2 parameters lanes rows:silent",
+    "+ dp2 tp2 ep4 lanes rows:silent",
+    "cp2 tp2 lanes rows:silent",
+    "+ pp2 zb lanes rows:silent",
+};
+
+enum { NOT_GOLDEN, GOLDEN, TIED, MODELS };
+
+struct entry {
+    const char *line;
+    const struct entry *base;           /* of which it must have the bits, or NULL */
+    bool everyday;
+    int rows, model;
+    struct trial trial;
+};
+
+/* What goes from case to case. */
+static struct {
+    struct arena arena;                 /* for all of them */
+    struct model_config config[MODELS];
+    struct layout_rows rows[COUNT(sets)];
+    struct known { int rows, model; unsigned frozen; struct outcome out; } known[64];
+    int nknown;
+    struct arena base_arena;
+    const struct entry *base;           /* base_is is its outcome */
+    struct outcome base_is;
+    int passed;
+    double worst;
+} shared;
+
+/* ---- reading a line ---- */
+
+static inline int named(const char *word, const char *const *names, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (strcmp(word, names[i]) == 0)
+            return i;
+    return -1;
+}
+
+/* "pp2" and its like. */
+static inline bool number_word(const char *word, struct entry *e, int *dp)
+{
+    struct layout *l = &e->trial.layout;
+    const struct { const char *name; int *to; } number[] = {
+        {"pp", &l->pp}, {"dp", dp}, {"cp", &l->cp}, {"tp", &l->tp}, {"ep", &l->ep},
+        {"etp", &l->etp}, {"copies", &l->replicate}, {"chunks", &e->trial.chunks},
+        {"prefetch", &e->trial.sharding.prefetch},
+    };
+    size_t n = strcspn(word, "0123456789");
+    for (int i = 0; i < COUNT(number) && word[n]; i++)
+        if (strlen(number[i].name) == n && strncmp(word, number[i].name, n) == 0) {
+            *number[i].to = (int)strtol(word + n, NULL, 10);
+            return true;
+        }
+    return false;
+}
+
+static inline bool flag_word(const char *word, struct entry *e)
+{
+    static const char *const level[] = {"optimizer", "gradients", "parameters"};
+    struct trial *t = &e->trial;
+    const struct { const char *name; bool *to; } flag[] = {
+        {"+", &e->everyday}, {"each", &t->sharding.each}, {"keep", &t->keep_weights},
+        {"weave", &t->weave}, {"lanes", &t->lanes}, {"zb", &t->zero_bubble},
+        {"ring", &t->options.cp_ring},
+    };
+    for (int i = 0; i < COUNT(flag); i++)
+        if (strcmp(word, flag[i].name) == 0)
+            return *flag[i].to = true;
+    int l = named(word, level, COUNT(level));
+    if (l >= 0) {
+        t->sharding.state = true;
+        t->sharding.weights = l == 2;
+        return true;
+    }
+    if (strcmp(word, "slack") == 0)
+        return (t->slack = 1.3) > 0;
+    if (strcmp(word, "allgather") == 0) {
+        t->options.dispatcher = DISPATCHER_ALLGATHER;
+        return true;
+    }
+    int part = word[0] == '-' ? named(word + 1, part_name, PARTS) : -1;
+    t->frozen |= part >= 0 ? 1u << part : 0;
+    e->model = strcmp(word, "golden") == 0 ? GOLDEN
+               : strcmp(word, "tied") == 0 ? TIED : e->model;
+    return part >= 0 || strcmp(word, "golden") == 0 || strcmp(word, "tied") == 0;
+}
+
+static inline bool list_word(const char *word, struct entry *e)
+{
+    const struct { const char *name; const char **to; } list[] = {
+        {"recompute:", &e->trial.recompute}, {"offload:", &e->trial.offload},
+        {"stages:", &e->trial.stages},
+    };
+    for (int i = 0; i < COUNT(list); i++)
+        if (text_starts(word, list[i].name)) {
+            *list[i].to = word + strlen(list[i].name);
+            return true;
+        }
+    for (int i = 0; i < COUNT(sets) && text_starts(word, "rows:"); i++)
+        if (strcmp(word + 5, sets[i].name) == 0) {
+            e->rows = i;
+            return true;
+        }
+    return false;
+}
+
+/* `last`: the line before it that others are measured by. */
+static inline struct entry entry_read(struct arena *a, const char *line,
+                                      const struct entry *last)
+{
+    struct entry e = {.line = line, .trial.sharding.prefetch = 1};
+    char **word;
+    int dp = 1, n = text_split(a, line, " ", &word);
+    for (int i = 0; i < n; i++) {
+        if (strcmp(word[i], "=") == 0)
+            e.base = last;
+        else if (!number_word(word[i], &e, &dp) && !flag_word(word[i], &e) &&
+                 !list_word(word[i], &e))
+            BUG("matrix: '%s' of '%s' means nothing", word[i], line);
+    }
+    struct layout *l = &e.trial.layout;
+    l->world = MAX(l->pp, 1) * dp * MAX(l->cp, 1) * MAX(l->tp, 1);
+    if (e.model)
+        e.trial.config = &shared.config[e.model];
+    return e;
+}
+
+/* ---- running one ---- */
+
+static inline void shared_make(void)
+{
+    shared.arena = arena_make("matrix");
+    shared.base_arena = arena_make("matrix base");
+    shared.config[GOLDEN] = case_config();
+    shared.config[TIED] = layout_config();
+    shared.config[TIED].decoder.tied = true;
+    for (int i = 0; i < COUNT(sets); i++)
+        shared.rows[i] = layout_rows(&shared.arena, sets[i].count, sets[i].images);
+}
+
+static inline void shared_free(void)
+{
+    print_message("%d lines, worst %.1e\n", shared.passed, shared.worst);
+    arena_free(&shared.arena);
+    arena_free(&shared.base_arena);
+}
+
+/* One rank's numbers. */
+static inline const struct outcome *alone(const struct entry *e)
+{
+    for (int i = 0; i < shared.nknown; i++) {
+        const struct known *k = &shared.known[i];
+        if (k->rows == e->rows && k->model == e->model && k->frozen == e->trial.frozen)
+            return &k->out;
+    }
+    REQUIRE(shared.nknown < COUNT(shared.known));
+    struct known *k = &shared.known[shared.nknown];
+    *k = (struct known){e->rows, e->model, e->trial.frozen, {0}};
+    k->out = layout_run(&shared.arena, &shared.rows[e->rows], &(struct trial){
+        .frozen = e->trial.frozen, .config = e->trial.config});
+    shared.nknown++;
+    return &k->out;
+}
+
+struct worst { double error; const char *what, *name; };
+
+static inline void worst_meets(struct worst *w, double error, const char *what,
+                               const char *name)
+{
+    if (!(error <= w->error))
+        *w = (struct worst){error, what, name};
+}
+
+static inline double relative(double is, double want)
+{
+    return is == want ? 0 : fabs(is - want) / fabs(want);
+}
+
+/* The largest relative distance of anything. */
+static inline struct worst worst_of(const struct outcome *is,
+                                    const struct outcome *want, unsigned frozen)
+{
+    struct worst w = {0, "nothing", ""};
+    for (int k = 0; k < LAYOUT_UPDATES; k++) {
+        worst_meets(&w, relative(is->loss[k], want->loss[k]), "loss", "");
+        worst_meets(&w, relative(is->grad_norm[k], want->grad_norm[k]), "norm", "");
+    }
+    for (int64_t i = 0; i < want->graph->nparam; i++) {
+        const struct param *p = &want->graph->param[i];
+        double grad = layout_gap(is->grad[i], want->grad[i], p->count), size = 0;
+        worst_meets(&w, layout_gap(is->weight[i], want->weight[i], p->count), "weight",
+                    p->name);
+        if (frozen >> p->part & 1)
+            continue;
+        for (int64_t k = 0; k < p->count; k++)
+            size += (double)want->grad[i][k] * (double)want->grad[i][k];
+        /* A gradient that is zero but for rounding has no digits to compare. */
+        if (size == 0 || !(grad * sqrt(size) <= 1e-7 * want->grad_norm[0]))
+            worst_meets(&w, grad, "gradient", p->name);
+    }
+    return w;
+}
+
+static inline bool without_images(const struct row_set *s)
+{
+    bool any = false;
+    for (int i = 0; i < s->count; i++)
+        any |= s->images[i] > 0 || s->images[i] < -1;
+    return !any;
+}
+
+/* Nothing to see, nothing to learn: zero, not nearly. */
+static inline void check_unseen(const struct outcome *is, unsigned frozen)
+{
+    for (int64_t i = 0; i < is->graph->nparam; i++) {
+        const struct param *p = &is->graph->param[i];
+        bool tower = p->part == PART_VISION || p->part == PART_PROJECTOR;
+        for (int64_t k = 0; k < p->count && tower && !(frozen >> p->part & 1); k++)
+            if (is->grad[i][k] != 0)
+                fail_msg("%s has a gradient without images", p->name);
+    }
+}
+
+static inline const struct outcome *base_outcome(const struct entry *e)
+{
+    if (shared.base != e) {
+        shared.base = NULL;
+        arena_free(&shared.base_arena);
+        shared.base_is =
+            layout_run(&shared.base_arena, &shared.rows[e->rows], &e->trial);
+        shared.base = e;
+    }
+    return &shared.base_is;
+}
+
+static inline void matrix_case(void **state)
+{
+    const struct entry *e = *state;
+    struct arena a = arena_make("case");
+    const struct outcome *want = alone(e);
+    struct outcome is = e->base ? layout_run(&a, &shared.rows[e->rows], &e->trial)
+                                : *base_outcome(e);
+    struct worst w = worst_of(&is, want, e->trial.frozen);
+    print_message("  %.1e %s %s\n", w.error, w.what, w.name);
+    if (!(w.error <= 1e-5))
+        fail_msg("%s: %s %s is off by %g", e->line, w.what, w.name, w.error);
+    if (without_images(&sets[e->rows]))
+        check_unseen(&is, e->trial.frozen);
+    if (e->base)
+        layout_identical(&is, base_outcome(e->base), e->trial.frozen, e->line);
+    shared.passed++;
+    shared.worst = MAX(shared.worst, w.error);
+    arena_free(&a);
+}
+
+/* A test for each line, of those that run every day only where asked. */
+static inline int matrix_tests(bool everyday, struct CMUnitTest test[COUNT(matrix)])
+{
+    struct entry *e = NEW(&shared.arena, struct entry, COUNT(matrix));
+    const struct entry *last = NULL;
+    int n = 0;
+    for (int i = 0; i < COUNT(matrix); i++) {
+        e[i] = entry_read(&shared.arena, matrix[i], last);
+        last = e[i].base ? last : &e[i];
+        if (!everyday || e[i].everyday)
+            test[n++] = (struct CMUnitTest){
+                .name = matrix[i], .test_func = matrix_case, .initial_state = &e[i]};
+    }
+    return n;
+}
+
+#endif

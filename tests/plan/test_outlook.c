@@ -1,0 +1,350 @@
+/* test_outlook.c - what vlmoe plan says of clusters that are not here, checked against
+ * numbers worked out by hand and against plans of every rank. */
+#include "check.h"
+
+#include "base/text.h"
+#include "train/hardware.h"
+#include "train/outlook.h"
+
+#include <math.h>
+#include <sys/resource.h>
+
+static const struct outlook_options plain = {.rank = -1};
+
+static void recipe_of(struct arena *a, const char *path, const char *overrides,
+                      struct recipe *r)
+{
+    char **word;
+    int words = text_split(a, overrides, ";", &word);
+    assert_ok(recipe_read(a, path, (const char *const *)word, words, r));
+}
+
+static void open_ok(struct arena *a, const char *path, const char *overrides,
+                    struct recipe *r, struct outlook *o)
+{
+    recipe_of(a, path, overrides, r);
+    assert_ok(outlook_open(o, r, &plain));
+}
+
+static const char small[] = "recipes/quickstart.yaml";
+
+/* ---- golden texts: WRITE_GOLDEN=1 renews them, a reviewer reads the diff ---- */
+
+static void recipes_read_as_before(void **state)
+{
+    (void)state;
+    static const char *const name[] = {
+        "qwen3-vl-30b-a3b-8", "qwen3-vl-30b-a3b-16", "qwen3-vl-235b-a22b-64",
+        "qwen3-vl-235b-a22b-128", "qwen3-vl-235b-a22b-1024",
+    };
+    for (int i = 0; i < COUNT(name); i++) {
+        struct arena a = arena_make("test");
+        struct recipe r;
+        struct text t = text_make(&a);
+        struct bytes golden;
+        recipe_of(&a, arena_text(&a, "recipes/%s.yaml", name[i]), "", &r);
+        assert_ok(outlook(&r, &plain, &t));
+        const char *path = arena_text(&a, "tests/plan/outlook/%s.txt", name[i]);
+        if (getenv("WRITE_GOLDEN"))
+            assert_true(file_replace(path, t.at, t.size));
+        assert_ok(file_read(&a, path, 1 << 20, &golden));
+        if (strcmp(t.at, golden.at) != 0)
+            fail_msg("%s reads otherwise:\n%s", path, t.at);
+        arena_free(&a);
+    }
+}
+
+/* The issue's limit: 1,024 ranks of 235B in 5 s and 2 GB.  Processor time, since a test
+ * machine may be shared; a build without optimizing is slower. */
+static void a_thousand_ranks_are_quick(void **state)
+{
+    (void)state;
+    struct arena a = arena_make("test");
+    struct recipe r;
+    struct outlook o;
+    struct rusage before, after;
+    getrusage(RUSAGE_SELF, &before);
+    open_ok(&a, "recipes/qwen3-vl-235b-a22b-1024.yaml", "", &r, &o);
+    getrusage(RUSAGE_SELF, &after);
+    assert_int_equal(o.crew.mesh.layout.world, 1024);
+    outlook_close(&o);
+    arena_free(&a);
+    double seconds = (double)(after.ru_utime.tv_sec - before.ru_utime.tv_sec);
+#ifdef __OPTIMIZE__
+    assert_true(seconds <= 5);
+#else
+    assert_true(seconds <= 60);
+#endif
+    assert_true(after.ru_maxrss < 2 << 20);             /* KiB */
+}
+
+/* ---- numbers ---- */
+
+/* Qwen3-VL-30B-A3B over 8 ranks of one node, by hand: parameters of the published
+ * model; each of 8 microbatches and 48 layers sends each of 4096 x 8 chosen rows of
+ * 2048 bf16 to another rank with 7 chances in 8, there and back, both ways. */
+static void numbers_by_hand(void **state)
+{
+    (void)state;
+    struct arena a = arena_make("test");
+    struct recipe r;
+    struct outlook o;
+    open_ok(&a, "recipes/qwen3-vl-30b-a3b-8.yaml", "", &r, &o);
+    const struct outlook_stage *s = &o.stage[0];
+    const struct plan *p = s->session.plan;
+    const struct graph *g = p->graph;
+    int64_t all = 0, optimizer = 0;
+    double rows = 0, reduced = 0;
+    for (int64_t i = 0; i < g->nparam; i++)
+        all += param_disk_count(&g->param[i]);
+    for (int64_t i = 0; i < p->nbuffer; i++)
+        optimizer += p->buffer[i].kind == MEMORY_OPTIMIZER ? p->buffer[i].bytes : 0;
+    for (int64_t i = 0; i < p->nstep; i++) {
+        const struct step *x = &p->step[i];
+        bool exchange = x->node >= 0 && g->node[x->node].kind->lane == LANE_LAYER &&
+                        strcmp(g->node[x->node].kind->component, "experts") == 0;
+        rows += exchange ? s->work[i].inside : 0;
+        reduced += x->kind == STEP_REDUCE ? s->work[i].inside : 0;
+        assert_true(s->work[i].across == 0);            /* one node */
+    }
+    assert_int_equal(all, 31070754032);
+    /* an f32 master and two moments of an eighth; shards are padded */
+    assert_true(fabs((double)optimizer / (12.0 * 31070754032 / 8) - 1) < 1e-4);
+    double expected = 8.0 * 48 * 4096 * 8 * 2048 * 2 * 7 / 8 * 4;
+    assert_true(fabs(rows / expected - 1) < 0.01);
+    /* all but experts, f32, once, seven eighths from others */
+    double dense = 4.0 * (31070754032 - 48.0 * 128 * 3 * 2048 * 768) * 7 / 8;
+    assert_true(fabs(reduced / dense - 1) < 1e-4);
+    outlook_close(&o);
+    arena_free(&a);
+}
+
+/* In the CPU's types an outlook is the plan that a run uses. */
+static void an_outlook_is_the_plan_that_runs(void **state)
+{
+    (void)state;
+    struct arena a = arena_make("test");
+    struct recipe r;
+    struct outlook o;
+    struct session s;
+    open_ok(&a, small, "", &r, &o);
+    assert_true(session_open(&s, &r, true));
+    const struct plan *p = o.stage[0].session.plan, *q = s.plan;
+    assert_int_equal(p->nstep, q->nstep);
+    assert_int_equal(p->bytes, q->bytes);
+    assert_int_equal(p->live_bytes, q->live_bytes);
+    for (int64_t i = 0; i < p->nstep; i++)
+        assert_memory_equal(p->step[i].wait, q->step[i].wait, sizeof q->step[i].wait);
+    session_close(&s);
+    outlook_close(&o);
+    arena_free(&a);
+}
+
+static const char *const layouts[] = {
+    "sample.every=0;parallel.dp=4;batch.rows=4;parallel.ep=2",
+    "sample.every=0;parallel.pp=2;parallel.dp=2;parallel.tp=2;parallel.ep=4;"
+    "batch.rows=4",
+    "sample.every=0;parallel.dp=2;parallel.cp=2;parallel.ep=2;parallel.etp=2;"
+    "batch.rows=2",
+    "parallel.dp=4;parallel.shard=optimizer;parallel.replicate=2;batch.rows=8",
+};
+
+/* Only the first rank of a stage is planned: all others need exactly as much. */
+static void ranks_of_a_stage_are_alike(void **state)
+{
+    (void)state;
+    for (int i = 0; i < COUNT(layouts); i++) {
+        struct arena a = arena_make("test");
+        struct recipe r;
+        struct outlook o, other;
+        open_ok(&a, small, layouts[i], &r, &o);
+        int world = o.crew.mesh.layout.world, each = world / o.stages;
+        for (int rank = 0; rank < world; rank++) {
+            struct outlook_options options = {.rank = rank};
+            assert_ok(outlook_open(&other, &r, &options));
+            const struct outlook_stage *x = &o.stage[rank / each];
+            const struct outlook_stage *y = &other.stage[rank / each];
+            assert_int_equal(y->rank, rank);
+            assert_int_equal(x->session.plan->nstep, y->session.plan->nstep);
+            assert_int_equal(x->session.plan->bytes, y->session.plan->bytes);
+            assert_int_equal(x->session.plan->live_bytes, y->session.plan->live_bytes);
+            outlook_close(&other);
+        }
+        outlook_close(&o);
+        arena_free(&a);
+    }
+}
+
+/* Every second of a rank is one of four, and what is exposed was communication. */
+static void time_adds_up(void **state)
+{
+    (void)state;
+    for (int i = 0; i < COUNT(layouts); i++) {
+        struct arena a = arena_make("test");
+        struct recipe r;
+        struct outlook o;
+        open_ok(&a, small, layouts[i], &r, &o);
+        double most = 0;
+        for (int k = 0; k < o.stages; k++) {
+            const struct forecast *f = &o.stage[k].forecast;
+            double sum = f->compute + f->exposed + f->idle + f->update;
+            assert_true(fabs(sum / f->seconds - 1) < 1e-9);
+            assert_true(f->exposed > 0 && f->exposed <= f->communication);
+            assert_true(fabs(f->compute / f->busy[LANE_COMPUTE] - 1) < 1e-9);
+            most = MAX(most, f->seconds);
+        }
+        assert_true(o.seconds >= 0.999 * most);
+        outlook_close(&o);
+        arena_free(&a);
+    }
+}
+
+/* bf16 halves what is computed, adds a master, and moves half the weights. */
+static void types_count(void **state)
+{
+    (void)state;
+    struct arena a = arena_make("test");
+    struct recipe r;
+    struct outlook f32, bf16;
+    const char *const layout = "parallel.dp=4;batch.rows=4";
+    open_ok(&a, small, layout, &r, &f32);
+    recipe_of(&a, small, arena_text(&a, "%s;plan.hardware=h200", layout), &r);
+    assert_ok(outlook_open(&bf16, &r, &plain));
+    int64_t bytes[2][MEMORIES] = {{0}};
+    double gathered[2] = {0};
+    const struct outlook *o[2] = {&f32, &bf16};
+    for (int k = 0; k < 2; k++) {
+        const struct plan *p = o[k]->stage[0].session.plan;
+        for (int64_t i = 0; i < p->nbuffer; i++)
+            if (p->buffer[i].whole)
+                bytes[k][p->buffer[i].kind] += p->buffer[i].bytes;
+        for (int64_t i = 0; i < p->nstep; i++)
+            if (p->step[i].kind == STEP_GATHER)
+                gathered[k] += o[k]->stage[0].work[i].inside;
+        assert_ok(plan_check(p));
+    }
+    assert_int_equal(bytes[0][MEMORY_WEIGHT], 2 * bytes[1][MEMORY_WEIGHT]);
+    assert_int_equal(bytes[0][MEMORY_GRADIENT], bytes[1][MEMORY_GRADIENT]);
+    assert_int_equal(3 * bytes[0][MEMORY_OPTIMIZER], 2 * bytes[1][MEMORY_OPTIMIZER]);
+    assert_true(gathered[0] == 2 * gathered[1] && gathered[1] > 0);
+    outlook_close(&f32);
+    outlook_close(&bf16);
+    arena_free(&a);
+}
+
+/* ---- refusals ---- */
+
+static void what_does_not_fit_is_refused(void **state)
+{
+    (void)state;
+    struct arena a = arena_make("test");
+    struct recipe r;
+    struct text t = text_make(&a);
+    recipe_of(&a, "recipes/qwen3-vl-30b-a3b-8.yaml", "batch.tokens=16384", &r);
+    assert_fails(outlook(&r, &plain, &t), "lower batch.tokens");
+    assert_int_equal(fail_fault(), FAULT_MEMORY);
+    recipe_of(&a, "recipes/qwen3-vl-30b-a3b-8.yaml", "parallel.dp=1;parallel.ep=1", &r);
+    assert_fails(outlook(&r, &plain, &t), "alone exceed it");
+    assert_int_equal(fail_fault(), FAULT_MEMORY);
+    struct outlook_options wrong = {.rank = 8};
+    recipe_of(&a, "recipes/qwen3-vl-30b-a3b-8.yaml", "", &r);
+    assert_fails(outlook(&r, &wrong, &t), "rank 8 of 8 ranks");
+    struct outlook_options few = {.rank = -1, .world = 12};
+    assert_fails(outlook(&r, &few, &t), "12 ranks");
+    assert_int_equal(fail_fault(), FAULT_USAGE);
+    arena_free(&a);
+}
+
+static bool parse(struct arena *a, const char *yaml, struct hardware *h)
+{
+    return hardware_parse(a, "x.yaml", yaml, (int64_t)strlen(yaml), h);
+}
+
+static void hardware_tables(void **state)
+{
+    (void)state;
+    static const char *const name[] = {"h100", "h200", "b200", "gb200", "cpu"};
+    struct arena a = arena_make("test");
+    struct hardware h;
+    for (int i = 0; i < COUNT(name); i++) {
+        assert_ok(hardware_read(&a, name[i], &h));
+        assert_true(h.peak > 0 && h.products <= 1 && h.inside >= h.across);
+        assert_true((h.compute == DTYPE_F32) == !strcmp(name[i], "cpu"));
+    }
+    assert_fails(parse(&a, "memery: 3\n", &h), "no key 'memery'; nearest is 'memory'");
+    assert_int_equal(fail_fault(), FAULT_USAGE);
+    assert_fails(parse(&a, "peak: fast\n", &h), "is not a number");
+    assert_fails(parse(&a, "products: 1.5\n", &h), "products 1.5 is outside");
+    assert_fails(parse(&a, "compute: fp8\n", &h), "neither bf16 nor f32");
+    assert_fails(parse(&a, "peak: 1e12\n", &h), "is missing");
+    assert_fails(parse(&a, "peak: 1e12\npeak: 1e12\n", &h), "a second time");
+    assert_fails(parse(&a, "- 1\n", &h), "key: value");
+    assert_fails(parse(&a, "peak: [1]\n", &h), "key: value");
+    assert_fails(parse(&a, "a: [\n", &h), "line");
+    assert_fails(hardware_read(&a, "h300", &h), "h300");
+    arena_free(&a);
+}
+
+/* ---- search ---- */
+
+/* One winner, a reason for every other; what it prints is a recipe that fits. */
+static void a_search_gives_reasons(void **state)
+{
+    (void)state;
+    struct arena a = arena_make("test");
+    struct recipe r;
+    struct text t = text_make(&a), again = text_make(&a);
+    struct outlook_options options = {.rank = -1, .world = 4};
+    recipe_of(&a, small, "batch.rows=16;plan.hardware=h200", &r);
+    assert_ok(outlook_search(&r, &options, &t));
+    char **line, **word;
+    int lines = text_split(&a, t.at, "\n", &line), wins = 0, lost = 0;
+    for (int i = 2; i < lines - 1; i++) {
+        wins += text_ends(line[i], "  wins");
+        lost += strstr(line[i], "slower") || strstr(line[i], "does not fit") ||
+                strstr(line[i], "refused") || strstr(line[i], "not planned");
+    }
+    assert_int_equal(wins, 1);
+    assert_true(lost > 5 && wins + lost == lines - 3);
+    assert_true(text_starts(line[lines - 1], "take:"));
+    int words = text_split(&a, line[lines - 1] + strlen("take:"), " ", &word);
+    for (int i = 0; i < words; i++) {
+        char *equals = strchr(word[i], '=');
+        assert_non_null(equals);
+        assert_ok(recipe_set(&r, arena_copy(&a, word[i], (size_t)(equals - word[i])),
+                             equals + 1));
+    }
+    assert_ok(outlook(&r, &options, &again));
+    struct outlook o;
+    assert_ok(outlook_open(&o, &r, &options));
+    double speed = 0, whole = o.tokens / o.seconds / 4;
+    for (int i = 2; i < lines - 1; i++)
+        if (text_ends(line[i], "  wins")) {
+            int n = text_split(&a, line[i], " ", &word);
+            assert_true(text_number(word[n - 2], &speed));
+        }
+    assert_true(fabs(speed / whole - 1) < 0.02);        /* from two short plans */
+    outlook_close(&o);
+    recipe_of(&a, "recipes/qwen3-vl-30b-a3b-8.yaml", "", &r);
+    options.world = 1;
+    assert_fails(outlook_search(&r, &options, &again), "none of");
+    assert_int_equal(fail_fault(), FAULT_MEMORY);
+    arena_free(&a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(recipes_read_as_before),
+        cmocka_unit_test(a_thousand_ranks_are_quick),
+        cmocka_unit_test(numbers_by_hand),
+        cmocka_unit_test(an_outlook_is_the_plan_that_runs),
+        cmocka_unit_test(ranks_of_a_stage_are_alike),
+        cmocka_unit_test(time_adds_up),
+        cmocka_unit_test(types_count),
+        cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(hardware_tables),
+        cmocka_unit_test(a_search_gives_reasons),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

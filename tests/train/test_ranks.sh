@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# test_ranks.sh - training on ranks that are threads: whatever the layout, one rank's
+# losses, norms and samples; its state goes on in any other; a lost rank ends all.
+source tests/train/tiny/tiny.sh
+tiny_setup
+
+common=(batch.rows=4 data.hold_out=5 eval.every=4 eval.rows=3 model.path="$tiny/model")
+
+# near A B KEY...: those figures agree within 1e-5, step by step, as do the samples' order;
+# norms within 1e-4, since AdamW makes whole steps of gradients that are mere rounding
+near() {
+    local a="$tiny/runs/$1/metrics.jsonl" b="$tiny/runs/$2/metrics.jsonl" key most
+    cmp -s <(metric "$a" order) <(metric "$b" order) || tiny_fail "$1, $2: other samples"
+    for key in "${@:3}"; do
+        most=1e-5
+        [ "$key" = grad_norm ] && most=1e-4
+        paste <(metric "$a" "$key") <(metric "$b" "$key") | awk -v most=$most '
+            $1 == "null" && $2 == "null" { next }
+            { d = $1 - $2; if (d < 0) d = -d; s = $1 < 0 ? -$1 : $1; n++ }
+            !(d <= most * s) { bad = 1 }
+            END { exit bad || !n }' || tiny_fail "$1, $2: $key differs: $(paste \
+            <(metric "$a" "$key") <(metric "$b" "$key") | tr '\n' ';')"
+    done
+}
+figures=(loss aux_loss z_loss grad_norm eval_loss expert_load_max_over_mean
+         supervised_tokens useful_tokens images)
+
+train_well one train.steps=8 checkpoint.every=4 checkpoint.keep=0 "${common[@]}"
+
+# Each line: ranks | settings.  Every one starts fresh, and goes on from the state that the
+# layout before it left.
+number=0 before=one
+while IFS='|' read -r ranks settings; do
+    name=layout$((number++))
+    # shellcheck disable=SC2086
+    train_well $name --ranks $ranks train.steps=8 checkpoint.every=4 checkpoint.keep=0 \
+        "${common[@]}" $settings || continue
+    near one $name "${figures[@]}"
+    mkdir -p "$tiny/runs/$name-on/checkpoints"
+    cp -r "$tiny/runs/$before/checkpoints/step-4" "$tiny/runs/$name-on/checkpoints/"
+    head -n 4 "$tiny/runs/one/metrics.jsonl" >"$tiny/runs/$name-on/metrics.jsonl"
+    # shellcheck disable=SC2086
+    train_well $name-on --ranks $ranks train.steps=8 "${common[@]}" $settings
+    near one $name-on "${figures[@]}"
+    before=$name
+done <<'LAYOUTS'
+2 | parallel.shard=none
+4 | parallel.shard=optimizer device.single_lane=true
+4 | parallel.shard=gradients parallel.reduce=last parallel.replicate=2
+2 | parallel.shard=parameters parallel.prefetch=2
+4 | parallel.shard=parameters parallel.replicate=2 parallel.keep_weights=true
+2 | parallel.tp=2
+2 | parallel.cp=2
+4 | parallel.ep=2 moe.dispatcher=allgather
+4 | parallel.ep=2 moe.capacity=0.5
+2 | parallel.pp=2 parallel.zero_bubble=true
+4 | parallel.pp=2 parallel.tp=2 parallel.ep=2 memory.recompute=decoder.*
+LAYOUTS
+[ $number -eq 11 ] || tiny_fail "$number of 11 layouts"
+
+# Experts without room: the step runs again with more, and says so.
+train_well tight --ranks 2 train.steps=2 run.log=info parallel.ep=2 moe.capacity=0.5 \
+    "${common[@]}"
+holds "$tiny/tight.log" "had no room for their rows; runs again with moe.capacity 1"
+
+# The router bias moves by all ranks' choices; answers come from any layout of whole ranks.
+train_well bias train.steps=4 moe.bias_rate=0.01 sample.every=4 sample.count=2 \
+    sample.tokens=6 "${common[@]}"
+train_well bias2 --ranks 2 train.steps=4 moe.bias_rate=0.01 sample.every=4 \
+    sample.count=2 sample.tokens=6 "${common[@]}"
+near bias bias2 "${figures[@]}"
+cmp "$tiny/runs/bias/samples/step-4.jsonl" "$tiny/runs/bias2/samples/step-4.jsonl" ||
+    tiny_fail "other answers on two ranks"
+
+# refused SETTINGS TEXT RANKS: with 2, naming what would do
+refused() {
+    # shellcheck disable=SC2086
+    train no --ranks "$3" batch.rows=4 $1
+    [ $? -eq 2 ] || tiny_fail "$1 on $3 ranks: not refused with 2"
+    holds "$tiny/no.log" "$2"
+    [ ! -e "$tiny/runs/no" ] || tiny_fail "$1: left a run folder"
+}
+refused "" "nearest is 3" 3
+refused "parallel.tp=3" "nearest" 3
+refused "parallel.tp=2" "tp 2 is outside 1 to 1" 1
+refused "parallel.tp=2 sample.every=1" "sample.every" 2
+refused "" "expected 1 to" 0
+
+# One rank's trouble is everybody's end, told once, with its own exit code.
+train ends --ranks 4 batch.rows=4 data.sources.0.match='!*' ; code=$?
+[ $code -eq 3 ] || tiny_fail "no data: exit code $code: $(tail -n 3 "$tiny/ends.log")"
+[ "$(grep -c '^vlmoe: ' "$tiny/ends.log")" -eq 1 ] || tiny_fail "told more than once"
+train deaf --ranks 2 batch.rows=4 checkpoint.every=2 run.folder="$tiny/recipe.yaml/runs"
+code=$?
+[ $code -ne 0 ] && [ $code -ne 7 ] ||
+    tiny_fail "no folder: exit code $code: $(tail -n 3 "$tiny/deaf.log")"
+[ "$(grep -c '^vlmoe: rank 0: ' "$tiny/deaf.log")" -eq 1 ] || tiny_fail "deaf: told otherwise"
+
+tiny_end

@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# test_run_folder.sh - what a run keeps of itself: one trainer at a time, nothing rewritten
+# once it is done, changed settings said, training saved before anything is looked at.
+source tests/train/tiny/tiny.sh
+tiny_setup
+rm -r "$tiny/data"
+tiny_data "$tiny/data" 12
+
+# expected CODE NAME CODE-GOT TEXT...
+expected() {
+    local want=$1 name=$2 got=$3 text
+    shift 3
+    [ "$got" -eq "$want" ] ||
+        tiny_fail "$name: exit code $got, expected $want: $(tail -n 3 "$tiny/$name.log")"
+    for text; do holds "$tiny/$name.log" "$text" "$name"; done
+}
+sum() { (cd "$tiny/runs/$1" && find . -type f ! -name lock -exec cksum {} + | sort); }
+
+# ---- a run that is done ----
+
+law=(run.log=info train.steps=4 sample.every=4 sample.count=1 sample.tokens=2
+    report.tensorboard=true)
+train_well "done" "${law[@]}"
+before=$(sum "done")
+train "done" "${law[@]}" optim.lr=1
+expected 0 "done" $? "is already done, 4 of 4 steps"
+train "done" "${law[@]}" train.steps=3
+expected 0 "done" $? "is already done, 4 of 3 steps"
+[ "$(sum "done")" = "$before" ] ||
+    tiny_fail "a finished run changed: $(diff <(echo "$before") <(sum "done"))"
+rm -r "$tiny/runs/done/model" "$tiny/runs/done/report.html" "$tiny/runs/done/samples"
+train_well "done" "${law[@]}"
+[ "$(sum "done" | grep -E 'model/|samples/')" = "$(grep -E 'model/|samples/' <<<"$before")" ] &&
+    [ -s "$tiny/runs/done/report.html" ] ||
+    tiny_fail "what was missing of a finished run was not made again: $(sum "done")"
+
+# ---- changed settings ----
+
+train_well changed train.steps=2
+holds "$tiny/runs/changed/recipe.yaml" "steps: 2"
+train changed train.steps=3 optim.lr=0.02 data.sources.0.name=pictures
+expected 0 changed $? "train.steps 2 -> 3" "optim.lr 0.01 -> 0.02" \
+    "data.sources.0.name empty -> pictures" "changed since step 2"
+[ "$(grep -c "changed since" "$tiny/changed.log")" -eq 3 ] ||
+    tiny_fail "changes: $(cat "$tiny/changed.log")"
+train changed train.steps=5 run.seed=9
+expected 4 changed $? "run.seed 7, now 9"
+holds "$tiny/runs/changed/recipe.yaml" "seed: 7" "the recipe of a refused run"
+
+# ---- one trainer at a time ----
+
+"$vlmoe" train "$tiny/recipe.yaml" run.name=lock train.steps=1000000 \
+    optim.schedule=constant >"$tiny/first.log" 2>&1 &
+process=$!
+while kill -0 $process 2>/dev/null && [ ! -s "$tiny/runs/lock/metrics.jsonl" ]; do :; done
+train lock train.steps=1
+expected 8 lock $? "$tiny/runs/lock" "process $process on $(hostname)"
+kill -KILL $process
+wait $process 2>/dev/null
+train_well lock train.steps=2
+
+# ---- no step at all ----
+
+train none run.log=info train.steps=0
+expected 0 none $? "no step was trained"
+[ -e "$tiny/runs/none/report.html" ] && tiny_fail "a report of nothing"
+
+# ---- bad samples: evaluation and samples go on; what was trained is saved first ----
+
+head -c 60 tests/data/image/rgb8.png >"$tiny/data/0-bad.png"
+echo bad >"$tiny/data/0-bad.txt"
+looks=(data.shuffle=false train.steps=4 sample.every=2 sample.count=3 sample.tokens=2
+    checkpoint.every=2 checkpoint.export=false)
+train bad "${looks[@]}"
+expected 0 bad $? "left out: $tiny/data/0-bad.png: "
+[ "$(grep -c "left out: $tiny/data/0-bad.png" "$tiny/bad.log")" -eq 1 ] ||
+    tiny_fail "the bad sample is not named once: $(cat "$tiny/bad.log")"
+[ "$(wc -l <"$tiny/runs/bad/samples/step-4.jsonl")" -eq 3 ] ||
+    tiny_fail "answers: $(cat "$tiny/runs/bad/samples/step-4.jsonl")"
+train_well held "${looks[@]}" data.hold_out=3 eval.every=2 eval.rows=10
+"$vlmoe" train "$tiny/recipe.yaml" run.name=model "${looks[@]}" checkpoint.export=true \
+    >"$tiny/model.log" 2>&1 || tiny_fail "model: $(tail -n 3 "$tiny/model.log")"
+for more in data.hold_out=3 --training "--training --swap-images"; do
+    # shellcheck disable=SC2086
+    "$vlmoe" eval "$tiny/recipe.yaml" --model "$tiny/runs/model/model" $more --samples 5 \
+        data.shuffle=false sample.tokens=2 >"$tiny/eval.log" 2>&1
+    expected 0 eval $? "exact "
+done
+"$vlmoe" eval "$tiny/recipe.yaml" --model "$tiny/runs/model/model" --training \
+    data.shuffle=false data.bad=fail >"$tiny/eval.log" 2>&1
+expected 3 eval $? "$tiny/data/0-bad.png"
+
+# A place for samples that cannot be written to: the state of that step is there, and the
+# run goes on once the place is free.
+mkdir -p "$tiny/runs/look"
+echo file >"$tiny/runs/look/samples"
+for every in 2 100; do
+    rm -rf "$tiny/runs/look/checkpoints" "$tiny/runs/look/metrics.jsonl"
+    train look "${looks[@]}" checkpoint.every=$every
+    [ $? -ne 0 ] || tiny_fail "samples cannot be written, yet the run is well"
+    [ "$(ls "$tiny/runs/look/checkpoints")" = step-2 ] ||
+        tiny_fail "states: $(ls "$tiny/runs/look/checkpoints")"
+done
+rm "$tiny/runs/look/samples"
+train_well look "${looks[@]}"
+same_metrics bad look
+cmp "$tiny/runs/bad/samples/step-2.jsonl" "$tiny/runs/look/samples/step-2.jsonl" ||
+    tiny_fail "samples of the step that could not be looked at"
+
+tiny_end
