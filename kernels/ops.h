@@ -195,7 +195,7 @@ struct ops {
                         struct tensor y);
     /* Bilinear position embedding: x[p] += sum of 4 taps of table at patch p.
      * place i32 [P,4] = row, column, grid height, grid width; table [G*G,D]; y = x +
-     * taps (reference/qwen3-vl-moe 4.3: align corners, f32) */
+     * taps (docs/numerics.md: align corners, f32) */
     void (*interpolate)(struct stream *s, struct tensor x, struct tensor place,
                         struct tensor table, struct tensor y);
     void (*interpolate_weight)(struct stream *s, struct tensor dy, struct tensor place,

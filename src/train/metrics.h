@@ -6,7 +6,7 @@
 #include "data/ledger.h"
 #include "train/recipe.h"
 
-struct metrics {                        /* one step; units as in DESIGN section 6 */
+struct metrics {                        /* one step; units as in docs/recipes.md */
     int64_t step;
     double loss, aux_loss, z_loss, grad_norm, lr;
     double step_ms, data_wait_ms;
