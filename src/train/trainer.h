@@ -1,0 +1,45 @@
+/* trainer.h - one rank's training in progress: what the loop (train.c) and a step of it
+ * (step.c) share. */
+#ifndef TRAIN_TRAINER_H
+#define TRAIN_TRAINER_H
+
+#include "train/metrics.h"
+#include "train/train_state.h"
+
+/* What the ranks of the process share: rank 0 fills it, the others read it once all
+ * have met. */
+struct batch {
+    struct crew crew;
+    struct loader *loader;              /* of rank 0; closed after its last reader */
+    const struct row **row;             /* [batch.rows] of this step */
+    struct ledger sum;                  /* of them */
+    double waited;                      /* seconds for them */
+    bool stop;                          /* by a signal: there is no step */
+    bool evaluate, sample;              /* still to be done for the step resumed from */
+    bool exported;                      /* the model of the last step is there */
+};
+
+struct trainer {
+    struct session s;
+    struct train_state state;
+    struct batch *batch;
+    struct metrics_log *log;            /* of rank 0, as all files */
+    struct feed *feed;                  /* [microbatches] */
+    struct view_of_model *eval, *answers;       /* NULL: never wanted */
+    const char *run, *checkpoints;
+    int lock;                           /* on the run, of rank 0 */
+    bool locked;
+    bool done;                          /* before anything was trained here */
+    double hardware_flops;              /* of one step, all ranks */
+    int64_t peak_bytes;                 /* the most of any rank */
+};
+
+/* Rows of the next step for all ranks, or, with `stop`, the word that there is none.
+ * Every rank calls it. */
+MUST_USE bool step_begin(struct trainer *t, bool stop);
+/* Run those rows, update, book: one step, as its line of metrics. */
+MUST_USE bool step_run(struct trainer *t, struct metrics *m);
+/* What a step costs, summed over ranks, once the plan is known or has changed. */
+MUST_USE bool step_costs(struct trainer *t);
+
+#endif
