@@ -2,6 +2,7 @@
 #ifndef TESTS_CHECK_H
 #define TESTS_CHECK_H
 
+#include <time.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -40,6 +41,13 @@ static inline char *check_folder(struct arena *a)
     char *path = path_join(a, parent && *parent ? parent : P_tmpdir, "vlmoe-XXXXXX");
     assert_non_null(mkdtemp(path));
     return path;
+}
+
+/* Processor seconds of this program so far: what a limit on work is measured in, since
+ * other programs share the machine. */
+static inline double check_seconds(void)
+{
+    return (double)clock() / CLOCKS_PER_SEC;
 }
 
 #endif

@@ -2,14 +2,13 @@
 #ifndef TESTS_DATA_SCRATCH_H
 #define TESTS_DATA_SCRATCH_H
 
+#include "check.h"
+
 #include "base/file.h"
 #include "base/text.h"
 #include "data/source.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
-#include <cmocka.h>
 
 /* A whole PNG: one red pixel. */
 static const unsigned char png[] = {

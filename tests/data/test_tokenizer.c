@@ -1,7 +1,8 @@
 /* test_tokenizer.c - the same ids and texts as the `tokenizers` package gives
  * (tests/ref/make_tokenizer_golden.py), speed on hostile words, and a clear message for
  * every file that is broken or asks for something else. */
-#include "base/clock.h"
+#include "check.h"
+
 #include "base/file.h"
 #include "base/queue.h"
 #include "base/text.h"
@@ -9,11 +10,8 @@
 
 #include <ftw.h>
 #include <jansson.h>
-#include <setjmp.h>
-#include <stdarg.h>
 #include <stdlib.h>
 
-#include <cmocka.h>
 
 static const char quickstart[] = "recipes/quickstart/tokenizer.json";
 static const char stamps[] = "/usr/share/tuxpaint/stamps";
@@ -309,9 +307,9 @@ static void check_quick(const struct tokenizer *t, const char *what, const char 
     char *text = NEW(&a, char, size);
     for (int64_t i = 0, n = (int64_t)strlen(unit); i < size; i++)
         text[i] = unit[i % n];
-    double start = clock_seconds();
+    double start = check_seconds();
     struct ids ids = encode(t, &a, text, size, false);
-    double took = clock_seconds() - start;
+    double took = check_seconds() - start;
     print_message("%s: %.3f s\n", what, took);
 #ifdef __SANITIZE_THREAD__              /* every access is checked */
     assert_true(took < 20);
