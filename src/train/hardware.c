@@ -6,6 +6,9 @@
 
 #include <yaml.h>
 
+/* The source tree the program was built from: found from any folder. */
+#define TABLES VLMOE_RECIPES "/hardware"
+
 struct key { const char *name, *meaning; double least, most; size_t at; };
 static const struct key key[] = {
 #define HARDWARE(name, least, most, meaning)                                           \
@@ -105,14 +108,29 @@ bool hardware_parse(struct arena *a, const char *name, const char *yaml, int64_t
     return ok || fail_in("hardware: %s", name) || fail_kind(FAULT_USAGE);
 }
 
+/* The nearest of the tables that come with the program. */
+static bool table_unknown(struct arena *a, const char *name)
+{
+    char **file;
+    int64_t count;
+    if (!folder_list(a, TABLES, &file, &count))
+        return false;
+    const char **table = NEW(a, const char *, count + 1);
+    for (int64_t i = 0; i < count; i++)
+        table[i] = arena_copy(a, file[i], strcspn(file[i], "."));
+    const char *near = text_nearest(name, table, (int)count);
+    return fail("no table '%s'; nearest is '%s' (or give a file's path)", name,
+                near ? near : "none");
+}
+
 bool hardware_read(struct arena *a, const char *name, struct hardware *out)
 {
     enum { MOST = 1 << 16 };
     struct bytes text;
-    bool path = strchr(name, '/') || strstr(name, ".yaml");
-    const char *file = path ? name : arena_text(a, "recipes/hardware/%s.yaml", name);
-    if (!file_read(a, file, MOST, &text))
-        return fail_in("hardware: '%s' (h100, h200, b200, gb200, cpu, or a file)",
-                       name) || fail_kind(FAULT_USAGE);
+    bool path = strchr(name, '/') || text_ends(name, ".yaml");
+    const char *file = path ? name : arena_text(a, "%s/%s.yaml", TABLES, name);
+    bool known = path || file_exists(file) || table_unknown(a, name);
+    if (!known || !file_read(a, file, MOST, &text))
+        return fail_in("hardware") || fail_kind(FAULT_USAGE);
     return hardware_parse(a, name, text.at, text.size, out);
 }

@@ -318,6 +318,24 @@ static bool search_open(struct search *x)
     return ok;
 }
 
+/* No layout fits, or none is legal: then the first says why. */
+static void none_found(const struct search *x)
+{
+    int64_t refused = 0;
+    for (int64_t i = 0; i < x->count; i++)
+        refused += text_starts(x->at[i].why, "refused");
+    if (refused == x->count) {
+        fail("plan: no layout of %d ranks is legal here; the first is %s", x->world,
+             x->count ? x->at[0].why : "not to be made");
+        fail_kind(FAULT_USAGE);
+        return;
+    }
+    fail("plan: none of %lld layouts of %d ranks fits %s; take more ranks, shorter "
+         "rows (batch.tokens) or freeze parts (model.freeze)", (long long)x->count,
+         x->world, x->hardware.name);
+    fail_kind(FAULT_MEMORY);
+}
+
 bool outlook_search(const struct recipe *r, const struct outlook_options *options,
                     struct text *t)
 {
@@ -341,9 +359,7 @@ bool outlook_search(const struct recipe *r, const struct outlook_options *option
     if (best)
         winner_print(&x, best, t);
     else
-        fail("plan: none of %lld layouts of %d ranks fits %s; take more ranks, shorter "
-             "rows (batch.tokens) or freeze parts (model.freeze)", (long long)x.count,
-             x.world, x.hardware.name);
+        none_found(&x);
     arena_free(&a);
-    return best || fail_kind(FAULT_MEMORY);
+    return best != NULL;
 }

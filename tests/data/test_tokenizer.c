@@ -12,7 +12,6 @@
 #include <jansson.h>
 #include <stdlib.h>
 
-
 static const char quickstart[] = "recipes/quickstart/tokenizer.json";
 static const char stamps[] = "/usr/share/tuxpaint/stamps";
 
