@@ -59,16 +59,15 @@ static bool save(struct arena *a, const struct convert_options *o, const char *l
                  struct origin *from, bool (*get)(void *, int64_t, float *))
 {
     struct model_config config;
-    const struct capacity least = {
-        .tokens = 1, .patches = 1, .segments = 1, .images = 1};
-    struct capacity capacity = least;
     struct model model;
     struct model_purpose purpose = purpose_logits();
     enum dtype dtype = o->dtype && !strcmp(o->dtype, "bf16") ? DTYPE_BF16 : DTYPE_F32;
     if (!hf_config_read(a, like, &config))
         return false;
-    capacity.patches = (int64_t)config.vision.merge * config.vision.merge;
-    model_record(a, &config, &capacity, &purpose, NULL, 0, &model);
+    const struct capacity least = {
+        .tokens = 1, .patches = (int64_t)config.vision.merge * config.vision.merge,
+        .segments = 1, .images = 1};
+    model_record(a, &config, &least, &purpose, NULL, 0, &model);
     from->graph = &model.graph;
     if (from->folder.nfile &&
         !hf_check(&from->folder, model.graph.param, model.graph.nparam))

@@ -242,7 +242,7 @@ bool step_run(struct trainer *t, struct metrics *m)
                         t->state.updates, &u))
         return false;
     ledger_add(&t->state.ledger, &sum);
-    if (u.skipped ? !step_skipped(t) : false)
+    if (u.skipped && !step_skipped(t))
         return false;
     if (!u.skipped) {
         t->state.updates++;
