@@ -7,6 +7,9 @@
  *   with vision:
  *     feature        i32 [T]              feature row of this place, or -1
  *     feature_token  i32 [P / merge^2]    place of this feature row, or -1
+ *                                         (vision->placed: both of own places alone, in
+ *                                         local numbers, [T / (cp tp)] and a number for
+ *                                         each row of vision->feature)
  *   with MoE layers:
  *     live           i32 [1]              token places in use
  *     router_bias    f32 [MoE layers, E]  added when choosing (options.bias)

@@ -4,7 +4,7 @@
  * tokens go to the experts chosen for them, images to the ranks that have time. */
 #include "layers/layers.h"
 
-/* ---- pick: in x order undo, out y = the rows of x that order names, 0 where -1 ---- */
+/* ---- pick: in x order undo, out y = rows of x that order names, 0 where -1 ---- */
 
 void pick_forward(struct run *r)
 {
@@ -18,7 +18,7 @@ void pick_backward(struct run *r)
 
 /* ---- exchange: in x leave arrive, out y.  Rows past the end are 0 ---- */
 
-struct exchange { int64_t even; };      /* rows for each member in a plan without data */
+struct exchange { int64_t even; };      /* rows for each in a plan without data */
 
 static void counts(struct tensor bound, struct tensor rows, int64_t even, int64_t *to)
 {

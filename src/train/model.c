@@ -8,6 +8,7 @@ struct model_purpose purpose_train(const struct recipe *r, const struct model_co
 {
     return (struct model_purpose){
         .frozen = frozen,
+        .vision = {strcmp(r->vision_balance, "images") == 0, r->vision_capacity},
         .decoder = {
             .aux_coef = r->moe_aux_coef < 0 ? c->decoder.aux_coef : r->moe_aux_coef,
             .z_coef = r->moe_z_coef,
@@ -41,11 +42,12 @@ void model_record(struct arena *a, const struct model_config *config,
     *out = (struct model){.config = *config, .capacity = *capacity,
                           .frozen = purpose->frozen, .graph = graph_make(a)};
     struct graph *g = &out->graph;
-    struct vision_graph vision;
+    struct vision_graph vision = {0};
     g->mesh = mesh;
     g->rank = rank;
     if (config->has_vision)
-        vision_record(g, &config->vision, capacity, &vision);
+        vision_record(g, &config->vision, capacity, &purpose->vision, &vision);
+    out->balanced = vision.placed;
     decoder_record(g, &config->decoder, capacity, config->has_vision ? &vision : NULL,
                    &purpose->decoder, &out->decoder);
     graph_freeze(g, purpose->frozen);
@@ -66,9 +68,17 @@ void model_record(struct arena *a, const struct model_config *config,
         {"share", &out->in.share},
         {"router_bias", &out->in.router_bias},
         {"want", &out->in.want},
+        {"pixel_row", &out->in.pixel_row},
+        {"pixel_leave", &out->in.pixel_leave},
+        {"pixel_arrive", &out->in.pixel_arrive},
+        {"feature_order", &out->in.feature_order},
+        {"feature_undo", &out->in.feature_undo},
+        {"feature_leave", &out->in.feature_leave},
+        {"feature_arrive", &out->in.feature_arrive},
     };
     for (int i = 0; i < COUNT(input); i++)
         *input[i].to = graph_find(g, input[i].name);
+    out->encodes = config->has_vision ? g->value[out->in.patch].dim[0] : 0;
 }
 
 struct mesh_limits limits_of(const struct model_config *c,
@@ -187,16 +197,18 @@ void feed_row(struct feed *f, struct machine *machine, const struct model *m, in
     bind(machine, m->in.target, mb, row->target);
     bind(machine, m->in.position, mb, row->position);
     bind(machine, m->in.segment, mb, row->segment);
-    bind(machine, m->in.feature, mb, row->feature);
-    bind(machine, m->in.feature_token, mb, row->feature_token);
     bind(machine, m->in.pixels, mb, row->pixels);
-    bind(machine, m->in.patch, mb, row->patch);
-    bind(machine, m->in.image, mb, row->image);
     bind(machine, m->in.live, mb, &row->live);
     bind(machine, m->in.scale, mb, &f->scale);
     bind(machine, m->in.share, mb, &f->share);
     bind(machine, m->in.router_bias, mb, router_bias);
     bind(machine, m->in.want, mb, want);
+    if (m->balanced)
+        return;
+    bind(machine, m->in.feature, mb, row->feature);
+    bind(machine, m->in.feature_token, mb, row->feature_token);
+    bind(machine, m->in.patch, mb, row->patch);
+    bind(machine, m->in.image, mb, row->image);
 }
 
 struct flops_count flops_count_of(const struct ledger *l, const struct model *m)

@@ -49,9 +49,12 @@ static struct workload workload_of(const struct recipe *r, const struct model *m
                                    const struct mesh *mesh)
 {
     struct typical x = typical_of(r, m);
+    /* Pairs within the images that a rank encodes, of all that it has room for. */
+    double encoded = x.patches / (m->balanced ? mesh->layout.cp : 1);
+    double room = (double)m->encodes;
     return (struct workload){
         .attention = (x.sample + 1) / (x.tokens + 1),
-        .vision_attention = x.patches > 0 ? x.image / x.patches : 1,
+        .vision_attention = room > 0 ? x.image * encoded / room / room : 1,
         .routed = routed_share(m, mesh),
     };
 }

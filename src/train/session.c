@@ -45,6 +45,10 @@ static bool layout_make(const struct recipe *r, int ranks,
         return fail("recipe: batch.rows %" PRId64 " does not divide over %d "
                     "data-parallel ranks; nearest is %" PRId64, rows, dp,
                     MAX((rows + dp / 2) / dp, 1) * dp);
+    int encoders = out->layout.world / out->layout.pp;
+    if (!strcmp(r->vision_balance, "images") && encoders > MAX_MEMBERS)
+        return fail("recipe: vision.balance images: %d ranks of a stage would exchange "
+                    "rows, at most %d can; set it to none", encoders, MAX_MEMBERS);
     bool whole = out->layout.pp * out->layout.cp * out->layout.tp == 1;
     return whole || !r->sample_every ||
            fail("recipe: sample.every %" PRId64
@@ -186,6 +190,7 @@ static bool session_make(struct session *s, bool trains)
     if (s->precision)
         precision_values(s->precision, &s->model.graph);
     s->room = recipe->moe_capacity;
+    s->image_room = recipe->vision_capacity;
     return plan_make(s, trains, NULL);
 }
 
@@ -216,15 +221,29 @@ bool session_may_grow(const struct session *s)
     return s->room > 0 && s->model.decoder.overflow != NONE;
 }
 
-bool session_grow(struct session *s)
+/* The training plan again, with other room. */
+static bool plan_again(struct session *s)
 {
     struct model was = s->model;
     struct model_purpose purpose = purpose_train(s->recipe, &was.config, was.frozen);
-    s->room *= 2;
     purpose.decoder.capacity = s->room;
+    purpose.vision.capacity = s->image_room;
     model_record(&s->arena, &was.config, &was.capacity, &purpose, was.graph.mesh,
                  was.graph.rank, &s->model);
     return plan_make(s, true, s->plan) && machine_use(s->machine, s->plan);
+}
+
+bool session_grow(struct session *s)
+{
+    s->room *= 2;
+    return plan_again(s);
+}
+
+bool session_grow_images(struct session *s)
+{
+    REQUIRE(s->model.encodes < s->model.capacity.patches);
+    s->image_room *= 2;
+    return plan_again(s);
 }
 
 /* ---- data ---- */
@@ -403,6 +422,7 @@ struct view_of_model *session_view(struct session *s,
     struct order *order = NEW(&s->arena, struct order, 1);
     struct model_purpose same = *purpose;
     same.frozen = s->model.frozen;      /* state is laid out by what trains */
+    same.vision.balance = false;        /* all data-parallel ranks run the same row */
     same.decoder.capacity = 0;          /* nobody runs a row of it again */
     model_record(&s->arena, &s->model.config, capacity, &same, s->model.graph.mesh,
                  s->model.graph.rank, &v->model);

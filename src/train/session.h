@@ -33,7 +33,8 @@ struct session {
     struct model model;                 /* recorded with the loss */
     const struct stages *stages; /* of a pipeline, else NULL; and its place there */
     int stage;
-    double room;                        /* moe.capacity, or what it has grown to */
+    double room, image_room;            /* moe.capacity and vision.capacity, or what
+                                         * they have grown to */
     struct plan *plan; /* one step: this rank's share of batch.rows; or,
                         * where nothing trains, one row forward */
 
@@ -68,6 +69,8 @@ MUST_USE bool session_preview(struct session *s, const struct recipe *recipe,
  * meant nothing: make more room and run it again.  All ranks together. */
 bool session_may_grow(const struct session *s);
 MUST_USE bool session_grow(struct session *s);
+/* vision.capacity: more room for images, before a step that finds none.  All ranks. */
+MUST_USE bool session_grow_images(struct session *s);
 /* The layout of parallel.* on so many ranks.  Fails (FAULT_USAGE) when it does not
  * divide the model, the ranks or batch.rows. */
 MUST_USE bool session_layout(const struct recipe *recipe, int ranks, struct mesh *out);

@@ -3,6 +3,7 @@
 #ifndef TRAIN_TRAINER_H
 #define TRAIN_TRAINER_H
 
+#include "train/balance.h"
 #include "train/metrics.h"
 #include "train/train_state.h"
 
@@ -30,6 +31,7 @@ struct trainer {
     int lock;                           /* on the run, of rank 0 */
     bool locked;
     bool done;                          /* before anything was trained here */
+    struct balance_sum images;          /* of the step */
     double hardware_flops;              /* of one step, all ranks */
     int64_t peak_bytes;                 /* the most of any rank */
 };

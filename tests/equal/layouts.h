@@ -16,6 +16,7 @@
 #include "base/random.h"
 #include "parallel/world.h"
 #include "tests/model/case.h"
+#include "train/balance.h"
 #include "train/optimizer.h"
 
 #include <math.h>
@@ -34,6 +35,7 @@ struct trial {
     bool weave, keep_weights, lanes;
     double slack;                       /* 0: 1 */
     unsigned frozen;
+    struct vision_options vision;
     struct decoder_options options;     /* loss and coefficients are filled in */
     const struct model_config *config;  /* NULL: layout_config() */
 };
@@ -51,6 +53,7 @@ struct outcome {                        /* whole tensors in memory layout */
     double loss[LAYOUT_UPDATES], grad_norm[LAYOUT_UPDATES];
     float **grad, **weight;             /* [params] first gradient, last weight */
     int64_t bytes, steps;               /* most of any rank */
+    int crowded;                        /* microbatches that could not balance */
 };
 
 /* Divisible by 4 where a layout divides; experts, a dense layer, two taps. */
@@ -71,24 +74,35 @@ static inline struct model_config layout_config(void)
 
 static inline struct capacity layout_capacity(void)
 {
-    return (struct capacity){.tokens = 64, .patches = 64, .segments = 3, .images = 3};
+    return (struct capacity){.tokens = 64, .patches = 64, .segments = 3, .images = 5};
 }
 
 /* ---- rows ---- */
+
+/* Sides in patches of image i of so many, or of LARGE + 0, 1, ...: one as large as a
+ * row has room for; two and three that two such rows cannot share out. */
+enum { LARGE = 10 };
+static inline const int *layout_grid(int images, int i)
+{
+    static const int grid[][2] = {{4, 4}, {2, 6}, {4, 2}};
+    static const int large[][2] = {{8, 8}, {2, 14}, {2, 10}};
+    return images < LARGE ? grid[i % 3] : large[images - LARGE];
+}
 
 /* `images` images and text, scored but for the first tokens where `scored`. */
 static inline const struct encoded *layout_sample(struct arena *a,
                                                   const struct row_shape *s, int key,
                                                   int images, int text, bool scored)
 {
-    static const int grid[][2] = {{4, 4}, {2, 6}, {4, 2}};
     struct encoded *e = NEW(a, struct encoded, 1);
     int room = s->tokens;
+    int count = images < LARGE ? images : images - LARGE + 1;
     *e = (struct encoded){.name = "sample", .id = key, .input = NEW(a, int32_t, room),
                           .scored = NEW(a, bool, room),
-                          .image = NEW(a, struct patches, images + 1)};
-    for (int i = 0; i < images; i++) {
-        int h = grid[i % 3][0], w = grid[i % 3][1], n = h * w * s->values;
+                          .image = NEW(a, struct patches, count + 1)};
+    for (int i = 0; i < count; i++) {
+        const int *side = layout_grid(images, i);
+        int h = side[0], w = side[1], n = h * w * s->values;
         float *pixels = NEW(a, float, n);
         for (int k = 0; k < n; k++)
             pixels[k] = (float)random_normal((uint64_t)(1000 + 10 * key + i),
@@ -106,8 +120,8 @@ static inline const struct encoded *layout_sample(struct arena *a,
     return e;
 }
 
-/* `count` rows; row i has images[i] images in two samples of uneven length, some tokens
- * scored; a negative number -n: n - 1 images and nothing scored. */
+/* `count` rows; row i has images[i] images (or LARGE ones) in two samples of uneven
+ * length, some tokens scored; a negative number -n: n - 1 images and nothing scored. */
 static inline struct layout_rows layout_rows(struct arena *a, int count,
                                              const int *images)
 {
@@ -139,6 +153,7 @@ struct layout_run {
     struct outcome *out;
     double *share;                      /* [ranks, updates] loss of its rows */
     double *norm;                       /* [ranks, updates] */
+    int *crowded;                       /* [ranks] as in outcome */
     pthread_mutex_t lock;
     char wrong[512];                    /* what a rank found, "" nothing */
 };
@@ -209,15 +224,23 @@ static inline bool layout_steps(struct layout_run *x, const struct model *m,
     int dp = view_group_index(&mesh->dense, rank, ON_DP);
     struct arena a = arena_make("steps");
     struct feed *feed = NEW(&a, struct feed, p->mbs);
+    const struct row **row = NEW(&a, const struct row *, x->rows->count);
     bool ok = true;
     for (int mb = 0; mb < p->mbs; mb++)
         feed[mb] = feed_make(&a, m);
+    for (int i = 0; i < x->rows->count; i++)
+        row[i] = &x->rows->row[i];
     for (int step = 0; step < LAYOUT_UPDATES && ok; step++) {
         struct update u;
-        for (int mb = 0; mb < p->mbs; mb++)
-            feed_row(&feed[mb], machine, m, mb,
-                     &x->rows->row[mb * mesh->layout.dp + dp], x->rows->supervised,
+        for (int mb = 0; mb < p->mbs; mb++) {
+            const struct row *const *rows = &row[mb * mesh->layout.dp];
+            struct balance b = balance_make(&a, m, rows);
+            feed_row(&feed[mb], machine, m, mb, rows[dp], x->rows->supervised,
                      x->rows->live, NULL, NULL);
+            if (m->balanced)
+                balance_feed(&a, machine, m, mb, rows, &b);
+            x->crowded[rank] += b.crowded;
+        }
         ok = machine_step(machine);
         if (!ok)
             break;
@@ -282,6 +305,7 @@ static inline struct model_purpose layout_purpose(const struct layout_run *x,
     o.z_coef = p.decoder.z_coef;
     o.loss = true;
     p.decoder = o;
+    p.vision = x->trial->vision;
     return p;
 }
 
@@ -365,6 +389,7 @@ static inline struct outcome layout_run(struct arena *a, const struct layout_row
     out.weight = layout_tensors(a, out.graph);
     x.share = NEW(a, double, layout.world * LAYOUT_UPDATES);
     x.norm = NEW(a, double, layout.world * LAYOUT_UPDATES);
+    x.crowded = NEW(a, int, layout.world);
     assert_ok(world_run(layout.world, 60, layout_rank, &x));
     pthread_mutex_destroy(&x.lock);
     if (x.wrong[0])
@@ -377,6 +402,10 @@ static inline struct outcome layout_run(struct arena *a, const struct layout_row
                 fail_msg("rank %d has another gradient norm", i);
         }
     }
+    out.crowded = x.crowded[0];
+    for (int i = 0; i < layout.world; i++)
+        if (x.crowded[i] != out.crowded)
+            fail_msg("rank %d shares images out in another way", i);
     return out;
 }
 

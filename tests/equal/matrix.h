@@ -7,6 +7,7 @@
  *     optimizer gradients parameters                  what is divided; nothing
  *     each prefetch0 keep weave lanes slack           and the policy
  *     recompute:LIST offload:LIST zb stages:LIST ring allgather
+ *     images room:1.5    are shared out over dp x cp; ranks have so much room for them
  *     -vision ...        parts that are frozen
  *     golden tied        another model
  *     rows:NAME          of sets[]; mixed */
@@ -32,6 +33,9 @@ static const struct row_set { const char *name; int count, images[8]; } sets[] =
     {"idle", 4, {1, -2, 2, -1}},        /* a rank without */
     {"silent", 4, {-2, -1, -4, -1}},    /* a step without */
     {"eight", 8, {1, 0, 3, -1, 2, 0, -2, 1}},
+    {"many", 4, {5, 1, 0, 2}},
+    {"large", 4, {LARGE, 1, 0, 3}},     /* of very different size */
+    {"full", 4, {LARGE + 1, LARGE + 2, LARGE + 1, LARGE + 2}},  /* no room elsewhere */
 };
 
 static const char *const matrix[] = {
@@ -232,6 +236,76 @@ static const char *const matrix[] = {
     "pp2 dp2 parameters zb lanes rows:0-3",
     "pp2 tp2 lanes rows:late",
     "+ dp2 cp2 tp2 ep4 parameters lanes rows:2-0",
+    /* images shared out over ranks */
+    "+ dp2 images",
+    "= dp2 images lanes",
+    "= dp2 images recompute:* weave lanes",
+    "+ = dp2 images parameters offload:* lanes slack",
+    "= dp2 images gradients recompute:vision.*",
+    "+ dp2 images parameters lanes rows:1-0",
+    "dp2 images lanes rows:0-1",
+    "+ dp2 images lanes rows:0-0",
+    "dp2 images lanes rows:2-0",
+    "dp2 images lanes rows:0-3",
+    "+ dp2 images parameters each lanes rows:late",
+    "dp2 images rows:large",
+    "+ dp2 images lanes rows:full",
+    "dp2 images lanes rows:silent",
+    "dp2 images golden parameters lanes",
+    "dp2 images tied",
+    "+ dp4 images parameters lanes rows:many",
+    "= dp4 images gradients weave rows:many",
+    "= dp4 images optimizer recompute:* lanes rows:many",
+    "dp4 images lanes rows:full",
+    "dp4 images lanes rows:large",
+    "dp4 images lanes rows:0-0",
+    "dp4 images parameters each lanes rows:eight",
+    "dp4 copies2 images parameters lanes rows:many",
+    "= dp4 copies2 images gradients rows:many",
+    "dp4 copies2 images -vision -projector lanes rows:large",
+    "dp2 images -vision rows:many",
+    "+ dp2 images -vision -projector parameters lanes rows:large",
+    "dp2 images -decoder -embeddings -router -experts lanes",
+    "dp2 images -projector recompute:*",
+    "+ cp2 images",
+    "= cp2 images lanes",
+    "= cp2 images recompute:* offload:vision.*",
+    "cp2 images ring lanes rows:large",
+    "cp2 images ring -vision -projector rows:0-3",
+    "cp2 images lanes rows:full",
+    "cp4 images ring lanes rows:many",
+    "cp4 images room:1.5 lanes rows:many",
+    "+ cp2 images room:1.25 recompute:* lanes rows:many",
+    "dp4 images room:0.6 parameters lanes rows:many",
+    "+ dp2 cp2 tp2 images room:1.25 parameters lanes rows:many",
+    "pp2 dp2 cp2 images room:1.1 zb lanes rows:0-3",
+    "cp2 tp2 images lanes rows:many",
+    "tp2 images lanes",
+    "+ dp2 tp2 images parameters lanes rows:large",
+    "= dp2 tp2 images recompute:* weave rows:large",
+    "dp2 tp4 images lanes rows:many",
+    "dp2 tp2 images -vision lanes rows:0-3",
+    "dp2 tp2 images lanes rows:full",
+    "+ dp2 cp2 images parameters lanes rows:many",
+    "= dp2 cp2 images recompute:* rows:many",
+    "dp2 cp2 ring images lanes rows:0-0",
+    "dp4 cp2 images optimizer lanes rows:large",
+    "dp2 tp2 ep4 images parameters lanes",
+    "dp2 ep2 images allgather lanes rows:many",
+    "+ dp2 cp2 tp2 ep4 images parameters lanes rows:large",
+    "= dp2 cp2 tp2 ep4 images recompute:* offload:vision.* rows:large",
+    "+ pp2 dp2 images lanes",
+    "= pp2 dp2 images recompute:* parameters lanes",
+    "pp2 dp2 images zb parameters each lanes rows:eight",
+    "pp2 dp2 images chunks2 lanes rows:eight",
+    "pp2 dp2 images -vision -projector lanes rows:large",
+    "+ pp2 dp2 images stages:V,4H zb lanes rows:large",
+    "pp3 dp2 images stages:V2,V3,4H lanes",
+    "pp2 cp2 images stages:V,4H ring lanes rows:0-3",
+    "pp2 dp2 images lanes rows:0-0",
+    "pp2 dp2 images lanes rows:late",
+    "+ pp2 dp2 cp2 tp2 ep4 images parameters lanes rows:many",
+    "pp2 dp2 cp2 tp2 copies2 ep4 chunks2 images parameters lanes rows:large",
     /* uneven supervision */
     "+ dp2 parameters lanes rows:mute",
     "dp2 ep2 tp2 lanes rows:mute",
@@ -303,7 +377,7 @@ static inline bool flag_word(const char *word, struct entry *e)
     const struct { const char *name; bool *to; } flag[] = {
         {"+", &e->everyday}, {"each", &t->sharding.each}, {"keep", &t->keep_weights},
         {"weave", &t->weave}, {"lanes", &t->lanes}, {"zb", &t->zero_bubble},
-        {"ring", &t->options.cp_ring},
+        {"ring", &t->options.cp_ring}, {"images", &t->vision.balance},
     };
     for (int i = 0; i < COUNT(flag); i++)
         if (strcmp(word, flag[i].name) == 0)
@@ -338,6 +412,8 @@ static inline bool list_word(const char *word, struct entry *e)
             *list[i].to = word + strlen(list[i].name);
             return true;
         }
+    if (text_starts(word, "room:"))
+        return (e->trial.vision.capacity = strtod(word + 5, NULL)) > 0;
     for (int i = 0; i < COUNT(sets) && text_starts(word, "rows:"); i++)
         if (strcmp(word + 5, sets[i].name) == 0) {
             e->rows = i;
@@ -486,6 +562,9 @@ static inline void matrix_case(void **state)
     print_message("  %.1e %s %s\n", w.error, w.what, w.name);
     if (!(w.error <= 1e-5))
         fail_msg("%s: %s %s is off by %g", e->line, w.what, w.name, w.error);
+    bool crowded = strcmp(sets[e->rows].name, "full") == 0 && e->trial.layout.cp < 2;
+    if ((is.crowded > 0) != (e->trial.vision.balance && crowded))
+        fail_msg("%s: %d microbatches kept their images at home", e->line, is.crowded);
     if (without_images(&sets[e->rows]))
         check_unseen(&is, e->trial.frozen);
     if (e->base)

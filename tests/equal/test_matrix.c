@@ -112,6 +112,7 @@ static void plans_notice_planted_faults(void **state)
         "dp2 cp2 ring tp2 ep4 optimizer rows:eight",
         "pp2 dp2 ep2 parameters zb rows:eight",
         "pp2 chunks2 tied tp2 recompute:act",
+        "dp2 cp2 images parameters recompute:vision.* rows:many",
     };
     for (int k = 0; k < COUNT(line); k++) {
         struct arena a = arena_make("plan");
@@ -243,6 +244,7 @@ static bool fault_shows(const struct planted *f)
     x.run.out = &out;
     x.run.share = NEW(&a, double, world * LAYOUT_UPDATES);
     x.run.norm = NEW(&a, double, world * LAYOUT_UPDATES);
+    x.run.crowded = NEW(&a, int, world);
     pthread_mutex_init(&x.run.lock, NULL);
     assert_ok(world_run(world, 60, spoilt_rank, &x));
     pthread_mutex_destroy(&x.run.lock);

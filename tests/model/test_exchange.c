@@ -1,5 +1,5 @@
-/* test_exchange.c - rows that lists and counts send from rank to rank: each arrives once
- * and in order, what is past the end is zero, and backward is the transpose. */
+/* test_exchange.c - rows that lists and counts send from rank to rank: each arrives
+ * once and in order, what is past the end is zero, and backward is the transpose. */
 #include "check.h"
 
 #include "base/random.h"

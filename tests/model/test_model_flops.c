@@ -99,7 +99,7 @@ static void test_parameters_of_released_sizes(void **state)
         struct capacity cap = {4096, 4096, 16, 16};
         struct vision_graph v;
         struct decoder_graph d;
-        vision_record(&g, &c[i].vision, &cap, &v);
+        vision_record(&g, &c[i].vision, &cap, &(struct vision_options){0}, &v);
         decoder_record(&g, &c[i].decoder, &cap, &v,
                        &(struct decoder_options){.loss = true}, &d);
         graph_check(&g);
@@ -125,7 +125,7 @@ static void full_batch(struct arena *a, const struct model_config *c, struct gra
     struct vision_graph v;
     struct decoder_graph d;
     *g = graph_make(a);
-    vision_record(g, &c->vision, &cap, &v);
+    vision_record(g, &c->vision, &cap, &(struct vision_options){0}, &v);
     decoder_record(g, &c->decoder, &cap, &v,
                    &(struct decoder_options){.aux_coef = 1, .loss = true}, &d);
     *n = (struct flops_count){.tokens = 48, .supervised = 48, .attention = 48 * 49 / 2,

@@ -95,7 +95,7 @@ static void numbers_by_hand(void **state)
     const struct plan *p = s->session.plan;
     const struct graph *g = p->graph;
     int64_t all = 0, optimizer = 0;
-    double rows = 0, reduced = 0;
+    double rows = 0, reduced = 0, pixels = 0, features = 0;
     for (int64_t i = 0; i < g->nparam; i++)
         all += param_disk_count(&g->param[i]);
     for (int64_t i = 0; i < p->nbuffer; i++)
@@ -106,6 +106,9 @@ static void numbers_by_hand(void **state)
                         strcmp(g->node[x->node].kind->component, "experts") == 0;
         rows += exchange ? s->work[i].inside : 0;
         reduced += x->kind == STEP_REDUCE ? s->work[i].inside : 0;
+        const char *kind = x->node >= 0 ? g->node[x->node].kind->name : "";
+        pixels += strcmp(kind, "pixel_send") == 0 ? s->work[i].inside : 0;
+        features += strcmp(kind, "feature_send") == 0 ? s->work[i].inside : 0;
         assert_true(s->work[i].across == 0);            /* one node */
     }
     assert_int_equal(all, 31070754032);
@@ -113,6 +116,10 @@ static void numbers_by_hand(void **state)
     assert_true(fabs((double)optimizer / (12.0 * 31070754032 / 8) - 1) < 1e-4);
     double expected = 8.0 * 48 * 4096 * 8 * 2048 * 2 * 7 / 8 * 4;
     assert_true(fabs(rows / expected - 1) < 0.01);
+    /* all pixels of bf16 once, features of the last merger and three taps both ways */
+    double patches = (double)r.batch_patches * 8 * 2 * 7 / 8;
+    assert_true(fabs(pixels / (patches * 1536) - 1) < 0.01);
+    assert_true(fabs(features / (patches / 4 * 2048 * 4 * 2) - 1) < 0.01);
     /* all but experts, f32, once, seven eighths from others */
     double dense = 4.0 * (31070754032 - 48.0 * 128 * 3 * 2048 * 768) * 7 / 8;
     assert_true(fabs(reduced / dense - 1) < 1e-4);
