@@ -198,6 +198,7 @@ static const struct planted faults[] = {
     {"no sum over tp", "dp2 tp2", group_without_tp},
     {"no sum over cp", "cp2", group_without_cp},
     {"no sum over dp", "dp2 tp2", group_without_shard},
+    {"no sum over cp of images", "cp2 images", group_without_cp},
     {"a sum over other shards", "dp4 copies2 parameters", group_across},
 };
 
