@@ -274,6 +274,10 @@ static void state_share(struct builder *b, const struct plan *from)
     p->sharding = from->sharding;
     memcpy(p->ways, from->ways, size);
     memcpy(p->weight, from->weight, size);
+    for (int u = 0; u < g->nunit; u++)
+        if ((p->weight[u] >= 0) != b->need.portion.unit[u])
+            BUG("plan: unit %s is on another stage than in the shared state",
+                g->unit[u].name);
     memcpy(p->gradient, from->gradient, size);
     for (int k = 0; k < 2; k++)
         memcpy(p->moment[k], from->moment[k], size);

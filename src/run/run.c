@@ -37,6 +37,7 @@ struct machine {
     bool check, trace;
     struct span *span;                  /* [steps] */
     int64_t steps;
+    atomic_bool lost;                   /* a rank, in this step */
     struct lane_state lane[LANES];
     struct workers *workers;            /* all lanes but compute; NULL: no lanes */
 };
@@ -69,7 +70,6 @@ static void run_zero(const struct machine *m, const struct step *s)
     memset(t.data, 0, (size_t)(tensor_count(t) * dtype_bytes(t.dtype)));
 }
 
-/* A lost rank shows at the end of the machine's step: see groups.world there. */
 static void run_gather(const struct machine *m, int64_t i)
 {
     const struct step *s = &m->plan->step[i];
@@ -116,9 +116,13 @@ static void run_add(struct machine *m, const struct step *s)
                           view_value(&m->views, m->device.at, s->value, s->din[0]));
 }
 
+/* Once a rank is lost, what its messages would have brought means nothing, counts of
+ * rows included: the steps left are passed over, on all lanes. */
 static void run_step(struct machine *m, struct lane_state *lane, int64_t i)
 {
     const struct step *s = &m->plan->step[i];
+    if (atomic_load_explicit(&m->lost, memory_order_relaxed))
+        return;
     if (m->trace)
         m->span[i].start = clock_seconds();
     switch (s->kind) {
@@ -147,6 +151,8 @@ static void run_step(struct machine *m, struct lane_state *lane, int64_t i)
     case STEP_KINDS:
         BUG("run: step %lld is of no known kind", (long long)i);
     }
+    if (m->comm[i] && !comm_check(m->comm[i]))
+        atomic_store_explicit(&m->lost, true, memory_order_relaxed);
     lane->ran[s->tally]++;
     if (m->trace)
         m->span[i].end = clock_seconds();
@@ -260,7 +266,7 @@ static bool step_in_order(struct machine *m)
 {
     for (int64_t i = 0; i < m->plan->nstep; i++) {
         run_step(m, &m->lane[m->plan->step[i].lane], i);
-        if (m->check && !step_finite(m, i))
+        if (m->check && !m->lost && !step_finite(m, i))
             return false;
     }
     return true;
@@ -278,6 +284,7 @@ bool machine_step(struct machine *m)
                 p->graph->value[s->value].name, s->mb);
     }
     bool ok = true;
+    atomic_store_explicit(&m->lost, false, memory_order_relaxed);
     if (m->options.lanes && !m->check)
         step_lanes(m);
     else

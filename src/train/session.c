@@ -103,12 +103,13 @@ static struct sharding sharding_of(const struct recipe *r)
     };
 }
 
-/* The stages of a pipeline, all ranks the same. */
+/* The stages of a pipeline, all ranks the same, and the same for the whole session:
+ * the room for experts changes what is equal work, but not where weights are. */
 static bool stages_open(struct session *s)
 {
     const struct recipe *r = s->recipe;
     const struct mesh *m = s->model.graph.mesh;
-    if (!m || m->layout.pp * r->parallel_chunks == 1)
+    if (s->stages || !m || m->layout.pp * r->parallel_chunks == 1)
         return true;
     struct stages *stages = NEW(&s->arena, struct stages, 1);
     s->stages = stages;

@@ -63,7 +63,7 @@ bool step_costs(struct trainer *t)
     for (int64_t i = 0; i < p->nstep; i++)
         t->hardware_flops += work[i].flops;
     arena_free(&a);
-    t->peak_bytes = p->bytes;
+    t->peak_bytes = machine_bytes(t->s.machine);
     return ranks_sum(t, &t->hardware_flops, 1) &&
            (comm_max(machine_world(t->s.machine), DTYPE_I64, &t->peak_bytes, 1) ||
             fail_kind(FAULT_RANK));

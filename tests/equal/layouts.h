@@ -35,8 +35,10 @@ struct trial {
     bool weave, keep_weights, lanes;
     double slack;                       /* 0: 1 */
     unsigned frozen;
-    struct vision_options vision;
-    struct decoder_options options;     /* loss and coefficients are filled in */
+    struct vision_options vision;       /* with too little room plans grow first */
+    /* Loss and coefficients are filled in; where experts lack room (capacity), the step
+     * runs again with twice as much. */
+    struct decoder_options options;
     const struct model_config *config;  /* NULL: layout_config() */
 };
 
@@ -53,6 +55,7 @@ struct outcome {                        /* whole tensors in memory layout */
     double loss[LAYOUT_UPDATES], grad_norm[LAYOUT_UPDATES];
     float **grad, **weight;             /* [params] first gradient, last weight */
     int64_t bytes, steps;               /* most of any rank */
+    int grown;                          /* plans with more room that took over */
     int crowded;                        /* microbatches that could not balance */
 };
 
@@ -154,8 +157,10 @@ struct layout_run {
     double *share;                      /* [ranks, updates] loss of its rows */
     double *norm;                       /* [ranks, updates] */
     int *crowded;                       /* [ranks] as in outcome */
+    bool (*spoil)(const struct layout_run *x, struct plan *p);  /* NULL: nothing */
     pthread_mutex_t lock;
     char wrong[512];                    /* what a rank found, "" nothing */
+    bool ended;                         /* well, else fail_message() says why */
 };
 
 static inline void layout_wrong(struct layout_run *x, const char *what,
@@ -215,48 +220,6 @@ static inline bool layout_gather(struct layout_run *x, const struct model *m,
     return true;
 }
 
-static inline bool layout_steps(struct layout_run *x, const struct model *m,
-                                struct machine *machine, const struct recipe *r,
-                                struct stream *stream, int rank)
-{
-    const struct plan *p = machine_plan(machine);
-    const struct mesh *mesh = &x->mesh;
-    int dp = view_group_index(&mesh->dense, rank, ON_DP);
-    struct arena a = arena_make("steps");
-    struct feed *feed = NEW(&a, struct feed, p->mbs);
-    const struct row **row = NEW(&a, const struct row *, x->rows->count);
-    bool ok = true;
-    for (int mb = 0; mb < p->mbs; mb++)
-        feed[mb] = feed_make(&a, m);
-    for (int i = 0; i < x->rows->count; i++)
-        row[i] = &x->rows->row[i];
-    for (int step = 0; step < LAYOUT_UPDATES && ok; step++) {
-        struct update u;
-        for (int mb = 0; mb < p->mbs; mb++) {
-            const struct row *const *rows = &row[mb * mesh->layout.dp];
-            struct balance b = balance_make(&a, m, rows);
-            feed_row(&feed[mb], machine, m, mb, rows[dp], x->rows->supervised,
-                     x->rows->live, NULL, NULL);
-            if (m->balanced)
-                balance_feed(&a, machine, m, mb, rows, &b);
-            x->crowded[rank] += b.crowded;
-        }
-        ok = machine_step(machine);
-        if (!ok)
-            break;
-        for (int mb = 0; mb < p->mbs && mesh_speaks(mesh, rank); mb++)
-            x->share[rank * LAYOUT_UPDATES + step] +=
-                *(float *)machine_value(machine, m->decoder.loss, mb).data;
-        ok = (step > 0 ||
-              layout_gather(x, m, machine, HELD_GRADIENT, x->out->grad, rank)) &&
-             optimizer_step(r, m, machine, &ops_cpu, stream, step + 1, step, &u);
-        x->norm[rank * LAYOUT_UPDATES + step] = u.grad_norm;
-    }
-    ok = ok && layout_gather(x, m, machine, HELD_WEIGHT, x->out->weight, rank);
-    arena_free(&a);
-    return ok && machine_evidence(machine);
-}
-
 static inline bool layout_policy(const struct trial *t, struct arena *a,
                                  const struct graph *g, struct policy *out)
 {
@@ -309,49 +272,205 @@ static inline struct model_purpose layout_purpose(const struct layout_run *x,
     return p;
 }
 
+/* The plan of a rank, NULL if the trial's words are wrong.  `grown`: factors on the
+ * trial's room for experts and for images; `state`: of the plan it takes over from, and
+ * whose stages it keeps, or NULL. */
+struct layout_growth { double experts, images; };
+static inline struct plan *layout_plan(struct arena *a, const struct layout_run *x,
+                                       int rank, struct layout_growth grown,
+                                       const struct plan *state, struct model *m)
+{
+    struct recipe *r = NEW(a, struct recipe, 1);
+    struct policy *policy = NEW(a, struct policy, 1);
+    struct stages *stages = NEW(a, struct stages, 1);
+    struct order *order = NEW(a, struct order, 1);
+    int *output = NEW(a, int, 2), outputs = 0;
+    const struct layout *l = &x->mesh.layout;
+    int stage = view_at(&x->mesh.dense, rank, AXIS_PP);
+    layout_recipe(a, r);
+    struct model_purpose purpose = layout_purpose(x, r);
+    purpose.decoder.capacity *= grown.experts;
+    purpose.vision.capacity *= grown.images;
+    model_record(a, &x->config, &x->rows->capacity, &purpose,
+                 l->world > 1 ? &x->mesh : NULL, rank, m);
+    if (!layout_policy(x->trial, a, &m->graph, policy) ||
+        (l->pp > 1 && !state && !layout_stages(x->trial, a, &m->graph, stages)))
+        return NULL;
+    const struct stages *cut = state ? state->stages : l->pp > 1 ? stages : NULL;
+    *order = layout_order(x->trial, a, stage, l->pp, x->rows->count / l->dp);
+    output[outputs++] = m->decoder.loss;
+    if (m->decoder.overflow != NONE)
+        output[outputs++] = m->decoder.overflow;
+    return plan_build(a, &m->graph, &(struct plan_options){
+        .stages = cut, .stage = stage, .order = order, .policy = policy,
+        .moments = 2, .sharding = &x->trial->sharding, .output = output,
+        .outputs = outputs, .state = state});
+}
+
+/* ---- a rank's steps ---- */
+
+struct layout_seat {                    /* a rank at work */
+    struct layout_run *x;
+    struct arena *arena;
+    int rank;
+    struct recipe *recipe;
+    struct model model;
+    struct plan *plan;
+    struct machine *machine;
+    struct stream stream;
+    float *router_bias;                 /* NULL unless options.bias */
+    struct layout_growth grown;
+    int64_t bytes;                      /* most of its plans */
+};
+
+static inline bool layout_grow(struct layout_seat *s, double experts, double images)
+{
+    struct layout_run *x = s->x;
+    s->grown.experts *= experts;
+    s->grown.images *= images;
+    s->plan = layout_plan(s->arena, x, s->rank, s->grown, s->plan, &s->model);
+    if (s->rank == 0)
+        x->out->grown++;
+    if (!s->plan || !plan_check(s->plan) || !machine_use(s->machine, s->plan))
+        return false;
+    s->bytes = MAX(s->bytes, s->plan->bytes);
+    return true;
+}
+
+/* Rows of microbatch mb for all data-parallel ranks. */
+static inline const struct row **layout_row(const struct layout_run *x, struct arena *a,
+                                            int mb)
+{
+    int dp = x->mesh.layout.dp;
+    const struct row **row = NEW(a, const struct row *, dp);
+    for (int i = 0; i < dp; i++)
+        row[i] = &x->rows->row[mb * dp + i];
+    return row;
+}
+
+/* Is there room for the images of a step?  Plans grow until there is. */
+static inline bool layout_images(struct layout_seat *s, struct arena *a)
+{
+    for (int mb = 0; mb < s->plan->mbs; mb++) {
+        struct balance b = balance_make(a, &s->model, layout_row(s->x, a, mb));
+        while (b.crowded && s->model.encodes < s->model.capacity.patches) {
+            if (!layout_grow(s, 1, 2))
+                return false;
+            b = balance_make(a, &s->model, layout_row(s->x, a, mb));
+        }
+        s->x->crowded[s->rank] += b.crowded;
+    }
+    return true;
+}
+
+/* The plan on the rows of a step; *lacks: layers of any rank that had no room. */
+static inline bool layout_rows_run(struct layout_seat *s, struct arena *a,
+                                   struct feed *feed, double *lacks)
+{
+    const struct layout_run *x = s->x;
+    const struct mesh *mesh = &x->mesh;
+    const struct model *m = &s->model;
+    int dp = view_group_index(&mesh->dense, s->rank, ON_DP);
+    if (!layout_images(s, a))
+        return false;
+    for (int mb = 0; mb < s->plan->mbs; mb++) {
+        const struct row **row = layout_row(x, a, mb);
+        struct balance b = balance_make(a, m, row);
+        feed_row(&feed[mb], s->machine, m, mb, row[dp], x->rows->supervised,
+                 x->rows->live, s->router_bias, NULL);
+        if (m->balanced)
+            balance_feed(a, s->machine, m, mb, row, &b);
+    }
+    *lacks = 0;
+    if (!machine_step(s->machine))
+        return false;
+    for (int mb = 0; mb < s->plan->mbs && x->trial->options.capacity > 0; mb++) {
+        struct tensor over = m->decoder.overflow == NONE
+                                 ? (struct tensor){0}
+                                 : machine_value(s->machine, m->decoder.overflow, mb);
+        *lacks += tensor_is(over) ? *(const float *)over.data : 0;
+    }
+    return comm_all_reduce(machine_world(s->machine), DTYPE_F64, lacks, 1);
+}
+
+static inline bool layout_update(struct layout_seat *s, struct arena *a,
+                                 struct feed *feed, int step)
+{
+    struct layout_run *x = s->x;
+    const struct model *m = &s->model;
+    struct update u;
+    double lacks;
+    bool ok = layout_rows_run(s, a, feed, &lacks);
+    while (ok && lacks > 0)
+        ok = layout_grow(s, 2, 1) && layout_rows_run(s, a, feed, &lacks);
+    if (!ok)
+        return false;
+    for (int mb = 0; mb < s->plan->mbs && mesh_speaks(&x->mesh, s->rank); mb++)
+        x->share[s->rank * LAYOUT_UPDATES + step] +=
+            *(float *)machine_value(s->machine, m->decoder.loss, mb).data;
+    ok = (step > 0 ||
+          layout_gather(x, m, s->machine, HELD_GRADIENT, x->out->grad, s->rank)) &&
+         optimizer_step(s->recipe, m, s->machine, &ops_cpu, &s->stream, step + 1, step,
+                        &u);
+    x->norm[s->rank * LAYOUT_UPDATES + step] = u.grad_norm;
+    return ok;
+}
+
+static inline bool layout_steps(struct layout_seat *s)
+{
+    struct arena a = arena_make("steps");
+    struct feed *feed = NEW(&a, struct feed, s->plan->mbs);
+    bool ok = true;
+    for (int mb = 0; mb < s->plan->mbs; mb++)
+        feed[mb] = feed_make(&a, &s->model);
+    for (int step = 0; step < LAYOUT_UPDATES && ok; step++)
+        ok = layout_update(s, &a, feed, step);
+    ok = ok && layout_gather(s->x, &s->model, s->machine, HELD_WEIGHT,
+                             s->x->out->weight, s->rank);
+    arena_free(&a);
+    return ok && machine_evidence(s->machine);
+}
+
+/* Large enough to send tokens elsewhere. */
+static inline float *layout_router_bias(struct arena *a, const struct model *m)
+{
+    int64_t n = (int64_t)m->decoder.moe_layers * m->config.decoder.experts;
+    float *bias = NEW(a, float, n);
+    for (int64_t i = 0; i < n; i++)
+        bias[i] = (float)(0.1 * random_normal(17, (uint64_t)i));
+    return bias;
+}
+
 static inline bool layout_rank(struct rank *rank, void *arg)
 {
     struct layout_run *x = arg;
-    struct arena *a = &rank->arena;
-    struct recipe *r = NEW(a, struct recipe, 1);
-    struct model *m = NEW(a, struct model, 1);
-    struct policy policy;
-    layout_recipe(a, r);
-    struct model_purpose purpose = layout_purpose(x, r);
-    model_record(a, &x->config, &x->rows->capacity, &purpose,
-                 rank->ranks > 1 ? &x->mesh : NULL, rank->rank, m);
-    if (!layout_policy(x->trial, a, &m->graph, &policy))
+    struct layout_seat *s = NEW(&rank->arena, struct layout_seat, 1);
+    *s = (struct layout_seat){.x = x, .arena = &rank->arena, .rank = rank->rank,
+                              .recipe = NEW(&rank->arena, struct recipe, 1),
+                              .grown = {1, 1}};
+    layout_recipe(s->arena, s->recipe);
+    s->plan = layout_plan(s->arena, x, s->rank, s->grown, NULL, &s->model);
+    if (!s->plan || !plan_check(s->plan) || (x->spoil && !x->spoil(x, s->plan)))
         return false;
-    struct stages stages;
-    int pp = x->mesh.layout.pp, stage = view_at(&x->mesh.dense, rank->rank, AXIS_PP);
-    if (pp > 1 && !layout_stages(x->trial, a, &m->graph, &stages))
-        return false;
-    struct order order = layout_order(x->trial, a, stage, pp,
-                                      x->rows->count / x->mesh.layout.dp);
-    struct plan *p = plan_build(a, &m->graph, &(struct plan_options){
-        .stages = pp > 1 ? &stages : NULL, .stage = stage, .order = &order,
-        .policy = &policy, .moments = 2,
-        .sharding = &x->trial->sharding, .output = &m->decoder.loss, .outputs = 1});
-    if (!plan_check(p))
-        return false;
-    struct team *team = team_make(1);
-    struct stream stream = {.team = team};
-    struct machine *machine;
-    bool ok = machine_make(a, p, &(struct machine_options){
-        .ops = &ops_cpu, .rank = rank->ranks > 1 ? rank : NULL, .team = team,
-        .lanes = x->trial->lanes}, &machine);
+    s->bytes = s->plan->bytes;
+    if (s->model.in.router_bias != NONE)
+        s->router_bias = layout_router_bias(s->arena, &s->model);
+    s->stream.team = team_make(1);
+    bool ok = machine_make(s->arena, s->plan, &(struct machine_options){
+        .ops = &ops_cpu, .rank = rank->ranks > 1 ? rank : NULL, .team = s->stream.team,
+        .lanes = x->trial->lanes}, &s->machine);
     if (ok) {
-        layout_weights(m, machine);
-        ok = layout_steps(x, m, machine, r, &stream, rank->rank);
-        if (machine_bytes(machine) != p->bytes)
-            layout_wrong(x, "memory in use is not", "what was planned", rank->rank);
-        machine_free(machine);
+        layout_weights(&s->model, s->machine);
+        ok = layout_steps(s);
+        if (machine_bytes(s->machine) != s->bytes)
+            layout_wrong(x, "memory in use is not", "what was planned", s->rank);
+        machine_free(s->machine);
     }
     pthread_mutex_lock(&x->lock);
-    x->out->bytes = MAX(x->out->bytes, p->bytes);
-    x->out->steps = MAX(x->out->steps, p->nstep);
+    x->out->bytes = MAX(x->out->bytes, s->bytes);
+    x->out->steps = MAX(x->out->steps, s->plan->nstep);
     pthread_mutex_unlock(&x->lock);
-    team_free(team);
+    team_free(s->stream.team);
     return ok;
 }
 
@@ -365,47 +484,57 @@ static inline float **layout_tensors(struct arena *a, const struct graph *g)
     return t;
 }
 
-/* Loss and gradient norm of every update, first gradients and last weights. */
-static inline struct outcome layout_run(struct arena *a, const struct layout_rows *rows,
-                                        const struct trial *t)
+/* Loss and gradient norm of every update, first gradients and last weights; what is
+ * wrong with them in x->wrong. */
+static inline struct outcome layout_measure(struct arena *a, struct layout_run *x)
 {
     struct outcome out = {0};
-    struct layout_run x = {.trial = t, .rows = rows, .out = &out};
+    const struct trial *t = x->trial;
     struct layout layout = t->layout;
     layout.world = MAX(layout.world, 1);
-    x.config = t->config ? *t->config : layout_config();
-    pthread_mutex_init(&x.lock, NULL);
-    struct mesh_limits limits = limits_of(&x.config, &rows->capacity);
-    assert_ok(mesh_make(&layout, &limits, &x.mesh));
-    if (rows->count % x.mesh.layout.dp)
-        fail_msg("%d rows for dp %d", rows->count, x.mesh.layout.dp);
+    x->config = t->config ? *t->config : layout_config();
+    x->out = &out;
+    pthread_mutex_init(&x->lock, NULL);
+    struct mesh_limits limits = limits_of(&x->config, &x->rows->capacity);
+    assert_ok(mesh_make(&layout, &limits, &x->mesh));
+    if (x->rows->count % x->mesh.layout.dp)
+        fail_msg("%d rows for dp %d", x->rows->count, x->mesh.layout.dp);
     struct recipe *r = NEW(a, struct recipe, 1);
     struct model *m = NEW(a, struct model, 1);
     layout_recipe(a, r);
-    struct model_purpose purpose = layout_purpose(&x, r);
-    model_record(a, &x.config, &rows->capacity, &purpose, NULL, 0, m);
+    struct model_purpose purpose = layout_purpose(x, r);
+    model_record(a, &x->config, &x->rows->capacity, &purpose, NULL, 0, m);
     out.graph = &m->graph;
     out.grad = layout_tensors(a, out.graph);
     out.weight = layout_tensors(a, out.graph);
-    x.share = NEW(a, double, layout.world * LAYOUT_UPDATES);
-    x.norm = NEW(a, double, layout.world * LAYOUT_UPDATES);
-    x.crowded = NEW(a, int, layout.world);
-    assert_ok(world_run(layout.world, 60, layout_rank, &x));
-    pthread_mutex_destroy(&x.lock);
-    if (x.wrong[0])
-        fail_msg("%s", x.wrong);
+    x->share = NEW(a, double, layout.world * LAYOUT_UPDATES);
+    x->norm = NEW(a, double, layout.world * LAYOUT_UPDATES);
+    x->crowded = NEW(a, int, layout.world);
+    x->ended = world_run(layout.world, 60, layout_rank, x);
+    pthread_mutex_destroy(&x->lock);
     for (int k = 0; k < LAYOUT_UPDATES; k++) {
-        out.grad_norm[k] = x.norm[k];
+        out.grad_norm[k] = x->norm[k];
         for (int i = 0; i < layout.world; i++) {
-            out.loss[k] += x.share[i * LAYOUT_UPDATES + k];
-            if (x.norm[i * LAYOUT_UPDATES + k] != x.norm[k])
-                fail_msg("rank %d has another gradient norm", i);
+            out.loss[k] += x->share[i * LAYOUT_UPDATES + k];
+            if (x->norm[i * LAYOUT_UPDATES + k] != x->norm[k])
+                layout_wrong(x, "another", "gradient norm", i);
         }
     }
-    out.crowded = x.crowded[0];
+    out.crowded = x->crowded[0];
     for (int i = 0; i < layout.world; i++)
-        if (x.crowded[i] != out.crowded)
-            fail_msg("rank %d shares images out in another way", i);
+        if (x->crowded[i] != out.crowded)
+            layout_wrong(x, "another", "way to share images out", i);
+    return out;
+}
+
+static inline struct outcome layout_run(struct arena *a, const struct layout_rows *rows,
+                                        const struct trial *t)
+{
+    struct layout_run x = {.trial = t, .rows = rows};
+    struct outcome out = layout_measure(a, &x);
+    assert_ok(x.ended);
+    if (x.wrong[0])
+        fail_msg("%s", x.wrong);
     return out;
 }
 
@@ -415,13 +544,15 @@ static inline char *layout_text(struct arena *a, const struct trial *t)
 {
     const struct layout *l = &t->layout;
     return arena_text(a, "world %d pp %d dp %d cp %d tp %d ep %d etp %d replicate %d, "
-                      "chunks %d zero bubble %d stages %s ring %d dispatcher %d, "
-                      "sharding state %d weights %d each %d prefetch %d, keep %d weave "
+                      "chunks %d zero bubble %d stages %s ring %d dispatcher %d bias "
+                      "%d capacity %g, sharding state %d weights %d each %d prefetch "
+                      "%d, keep %d weave "
                       "%d lanes %d, recompute %s, offload %s, frozen %x", l->world,
                       l->pp, l->dp, l->cp, l->tp, l->ep, l->etp, l->replicate,
                       MAX(t->chunks, 1), t->zero_bubble,
                       t->stages ? t->stages : "equal",
-                      t->options.cp_ring, t->options.dispatcher,
+                      t->options.cp_ring, t->options.dispatcher, t->options.bias,
+                      t->options.capacity,
                       t->sharding.state, t->sharding.weights, t->sharding.each,
                       t->sharding.prefetch, t->keep_weights, t->weave, t->lanes,
                       t->recompute ? t->recompute : "none",

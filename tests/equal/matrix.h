@@ -7,16 +7,19 @@
  *     optimizer gradients parameters                  what is divided; nothing
  *     each prefetch0 keep weave lanes slack           and the policy
  *     recompute:LIST offload:LIST zb stages:LIST ring allgather
- *     images room:1.5    are shared out over dp x cp; ranks have so much room for them
+ *     bias               experts are chosen with a router bias
+ *     room:N             moe.capacity; where it is too small the step runs again
+ *     images images:N    are shared out over dp x cp; vision.capacity: where it is too
+ *                        small the plan grows before the step
  *     -vision ...        parts that are frozen
  *     golden tied        another model
+ *     stamps             the one that reads real images, with rows of them
  *     rows:NAME          of sets[]; mixed */
 #ifndef TESTS_EQUAL_MATRIX_H
 #define TESTS_EQUAL_MATRIX_H
 
 #include "equal/layouts.h"
-
-#include "base/text.h"
+#include "equal/stamps.h"
 
 /* Images of row 0, 1, ...; -n: n - 1 images and nothing supervised (layout_rows).  Rows
  * go round the data-parallel ranks, so with two of them rows 0 and 1 are the first
@@ -36,6 +39,7 @@ static const struct row_set { const char *name; int count, images[8]; } sets[] =
     {"many", 4, {5, 1, 0, 2}},
     {"large", 4, {LARGE, 1, 0, 3}},     /* of very different size */
     {"full", 4, {LARGE + 1, LARGE + 2, LARGE + 1, LARGE + 2}},  /* no room elsewhere */
+    {"stamps", 8, {0}},                 /* stamps_rows() */
 };
 
 static const char *const matrix[] = {
@@ -236,6 +240,32 @@ static const char *const matrix[] = {
     "pp2 dp2 parameters zb lanes rows:0-3",
     "pp2 tp2 lanes rows:late",
     "+ dp2 cp2 tp2 ep4 parameters lanes rows:2-0",
+    /* real images, packed */
+    "+ dp2 parameters stamps lanes",
+    "= dp2 optimizer recompute:* stamps",
+    "dp4 copies2 parameters each stamps lanes",
+    "dp4 parameters -vision -projector stamps lanes",
+    "+ dp2 tp2 ep4 parameters stamps lanes",
+    "cp4 ring stamps lanes",
+    "+ dp2 cp2 stamps optimizer",
+    "pp2 dp2 zb stamps parameters lanes",
+    "pp4 chunks2 stamps lanes",
+    "dp2 ep2 allgather stamps lanes",
+    "+ pp2 dp2 cp2 tp2 ep4 parameters stamps lanes",
+    "pp2 dp2 cp2 tp2 ep2 etp2 allgather parameters each -decoder stamps lanes",
+    /* other choices of experts, and experts without room */
+    "dp2 ep2 bias lanes",
+    "= dp2 ep2 parameters recompute:* bias",
+    "+ pp2 dp2 tp2 ep4 parameters bias lanes",
+    "cp2 ep2 allgather bias lanes",
+    "+ dp2 ep2 room:0.25 lanes",
+    "= dp2 ep2 room:0.25 parameters recompute:decoder.*",
+    "dp4 ep4 room:0.5 parameters each lanes",
+    "dp2 ep2 allgather room:0.25 lanes",
+    "dp2 tp2 ep4 room:0.25 optimizer lanes",
+    "+ pp2 dp2 cp2 ep4 room:0.25 bias parameters zb lanes",
+    "dp2 ep2 room:0.25 stamps lanes",
+    "pp2 dp2 chunks2 ep2 room:0.5 weave lanes rows:eight",
     /* images shared out over ranks */
     "+ dp2 images",
     "= dp2 images lanes",
@@ -274,11 +304,13 @@ static const char *const matrix[] = {
     "cp2 images ring -vision -projector rows:0-3",
     "cp2 images lanes rows:full",
     "cp4 images ring lanes rows:many",
-    "cp4 images room:1.5 lanes rows:many",
-    "+ cp2 images room:1.25 recompute:* lanes rows:many",
-    "dp4 images room:0.6 parameters lanes rows:many",
-    "dp2 cp2 tp2 images room:1.25 parameters lanes rows:many",
-    "pp2 dp2 cp2 images room:1.1 zb lanes rows:0-3",
+    "cp4 images:1.5 lanes rows:many",
+    "+ cp2 images:1.25 recompute:* lanes rows:many",
+    "dp4 images:0.6 parameters lanes rows:many",
+    "dp2 cp2 tp2 images:1.25 parameters lanes rows:many",
+    "pp2 dp2 cp2 images:1.1 zb lanes rows:0-3",
+    "+ pp2 dp2 images:0.2 lanes rows:many",
+    "dp2 cp2 ep2 images:0.1 room:0.25 parameters lanes rows:large",
     "cp2 tp2 images lanes rows:many",
     "tp2 images lanes",
     "+ dp2 tp2 images parameters lanes rows:large",
@@ -306,6 +338,9 @@ static const char *const matrix[] = {
     "pp2 dp2 images lanes rows:late",
     "+ pp2 dp2 cp2 tp2 ep4 images parameters lanes rows:many",
     "pp2 dp2 cp2 tp2 copies2 ep4 chunks2 images parameters lanes rows:large",
+    "dp2 images parameters stamps lanes",
+    "+ dp2 cp2 images:1.25 stamps lanes",
+    "pp2 dp2 cp2 tp2 ep4 images parameters stamps lanes",
     /* uneven supervision */
     "+ dp2 parameters lanes rows:mute",
     "dp2 ep2 tp2 lanes rows:mute",
@@ -318,7 +353,7 @@ static const char *const matrix[] = {
     "+ pp2 zb lanes rows:silent",
 };
 
-enum { NOT_GOLDEN, GOLDEN, TIED, MODELS };
+enum { PLAIN, GOLDEN, TIED, STAMPS, MODELS };
 
 struct entry {
     const char *line;
@@ -333,7 +368,12 @@ static struct {
     struct arena arena;                 /* for all of them */
     struct model_config config[MODELS];
     struct layout_rows rows[COUNT(sets)];
-    struct known { int rows, model; unsigned frozen; struct outcome out; } known[64];
+    struct known {
+        int rows, model;
+        unsigned frozen;
+        bool bias;
+        struct outcome out;
+    } known[64];
     int nknown;
     struct arena base_arena;
     const struct entry *base;           /* base_is is its outcome */
@@ -370,6 +410,10 @@ static inline bool number_word(const char *word, struct entry *e, int *dp)
     return false;
 }
 
+static const char *const model_name[] = {
+    [PLAIN] = "plain", [GOLDEN] = "golden", [TIED] = "tied", [STAMPS] = "stamps",
+};
+
 static inline bool flag_word(const char *word, struct entry *e)
 {
     static const char *const level[] = {"optimizer", "gradients", "parameters"};
@@ -377,7 +421,8 @@ static inline bool flag_word(const char *word, struct entry *e)
     const struct { const char *name; bool *to; } flag[] = {
         {"+", &e->everyday}, {"each", &t->sharding.each}, {"keep", &t->keep_weights},
         {"weave", &t->weave}, {"lanes", &t->lanes}, {"zb", &t->zero_bubble},
-        {"ring", &t->options.cp_ring}, {"images", &t->vision.balance},
+        {"ring", &t->options.cp_ring}, {"bias", &t->options.bias},
+        {"images", &t->vision.balance},
     };
     for (int i = 0; i < COUNT(flag); i++)
         if (strcmp(word, flag[i].name) == 0)
@@ -395,10 +440,10 @@ static inline bool flag_word(const char *word, struct entry *e)
         return true;
     }
     int part = word[0] == '-' ? named(word + 1, part_name, PARTS) : -1;
+    int model = named(word, model_name, COUNT(model_name));
     t->frozen |= part >= 0 ? 1u << part : 0;
-    e->model = strcmp(word, "golden") == 0 ? GOLDEN
-               : strcmp(word, "tied") == 0 ? TIED : e->model;
-    return part >= 0 || strcmp(word, "golden") == 0 || strcmp(word, "tied") == 0;
+    e->model = model >= 0 ? model : e->model;
+    return part >= 0 || model >= 0;
 }
 
 static inline bool list_word(const char *word, struct entry *e)
@@ -412,8 +457,12 @@ static inline bool list_word(const char *word, struct entry *e)
             *list[i].to = word + strlen(list[i].name);
             return true;
         }
+    if (text_starts(word, "images:")) {
+        e->trial.vision.balance = true;
+        return (e->trial.vision.capacity = strtod(word + 7, NULL)) > 0;
+    }
     if (text_starts(word, "room:"))
-        return (e->trial.vision.capacity = strtod(word + 5, NULL)) > 0;
+        return (e->trial.options.capacity = strtod(word + 5, NULL)) > 0;
     for (int i = 0; i < COUNT(sets) && text_starts(word, "rows:"); i++)
         if (strcmp(word + 5, sets[i].name) == 0) {
             e->rows = i;
@@ -440,6 +489,8 @@ static inline struct entry entry_read(struct arena *a, const char *line,
     l->world = MAX(l->pp, 1) * dp * MAX(l->cp, 1) * MAX(l->tp, 1);
     if (e.model)
         e.trial.config = &shared.config[e.model];
+    if (e.model == STAMPS)
+        e.rows = COUNT(sets) - 1;
     return e;
 }
 
@@ -452,8 +503,11 @@ static inline void shared_make(void)
     shared.config[GOLDEN] = case_config();
     shared.config[TIED] = layout_config();
     shared.config[TIED].decoder.tied = true;
-    for (int i = 0; i < COUNT(sets); i++)
+    shared.config[STAMPS] = stamps_config();
+    int last = COUNT(sets) - 1;
+    for (int i = 0; i < last; i++)
         shared.rows[i] = layout_rows(&shared.arena, sets[i].count, sets[i].images);
+    shared.rows[last] = stamps_rows(&shared.arena, sets[last].count);
 }
 
 static inline void shared_free(void)
@@ -468,14 +522,15 @@ static inline const struct outcome *alone(const struct entry *e)
 {
     for (int i = 0; i < shared.nknown; i++) {
         const struct known *k = &shared.known[i];
-        if (k->rows == e->rows && k->model == e->model && k->frozen == e->trial.frozen)
+        if (k->rows == e->rows && k->model == e->model &&
+            k->frozen == e->trial.frozen && k->bias == e->trial.options.bias)
             return &k->out;
     }
     REQUIRE(shared.nknown < COUNT(shared.known));
     struct known *k = &shared.known[shared.nknown];
-    *k = (struct known){e->rows, e->model, e->trial.frozen, {0}};
+    *k = (struct known){e->rows, e->model, e->trial.frozen, e->trial.options.bias, {0}};
     k->out = layout_run(&shared.arena, &shared.rows[e->rows], &(struct trial){
-        .frozen = e->trial.frozen, .config = e->trial.config});
+        .frozen = k->frozen, .config = e->trial.config, .options.bias = k->bias});
     shared.nknown++;
     return &k->out;
 }
@@ -521,7 +576,7 @@ static inline struct worst worst_of(const struct outcome *is,
 
 static inline bool without_images(const struct row_set *s)
 {
-    bool any = false;
+    bool any = s == &sets[COUNT(sets) - 1];     /* stamps */
     for (int i = 0; i < s->count; i++)
         any |= s->images[i] > 0 || s->images[i] < -1;
     return !any;
@@ -567,6 +622,9 @@ static inline void matrix_case(void **state)
         fail_msg("%s: %d microbatches kept their images at home", e->line, is.crowded);
     if (without_images(&sets[e->rows]))
         check_unseen(&is, e->trial.frozen);
+    double images = e->trial.vision.capacity;
+    if ((e->trial.options.capacity > 0 || (images > 0 && images < 0.3)) && !is.grown)
+        fail_msg("%s: there was room enough, nothing grew", e->line);
     if (e->base)
         layout_identical(&is, base_outcome(e->base), e->trial.frozen, e->line);
     shared.passed++;

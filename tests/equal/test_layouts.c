@@ -74,6 +74,40 @@ static void pipeline(void **state)
     check_all(t, COUNT(t));
 }
 
+static atomic_int seats;
+
+static bool last_leaves(const struct layout_run *x, struct plan *p)
+{
+    return atomic_fetch_add(&seats, 1) + 1 < p->graph->mesh->layout.world ||
+           fail("rank %d left, of %d", p->graph->rank, x->mesh.layout.world);
+}
+
+/* Whatever others wait for: they end with its reason, and read nothing that never came,
+ * counts of rows least of all. */
+static void a_lost_rank_ends_all(void **state)
+{
+    (void)state;
+    const struct decoder_options gather = {.dispatcher = DISPATCHER_ALLGATHER};
+    const struct trial trial[] = {
+        {.layout = {.world = 2, .ep = 2}},
+        {.layout = {.world = 2, .ep = 2}, .lanes = true},
+        {.layout = {.world = 4, .ep = 4}, .sharding = parameters, .lanes = true},
+        {.layout = {.world = 4, .tp = 2, .ep = 2}, .options = gather},
+        {.layout = {.world = 4, .pp = 2, .cp = 2, .ep = 2}, .lanes = true},
+    };
+    struct arena a = arena_make("test");
+    struct layout_rows rows = layout_rows(&a, 4, (int[]){1, 2, 0, 3});
+    for (int i = 0; i < COUNT(trial); i++) {
+        struct layout_run x = {.trial = &trial[i], .rows = &rows, .spoil = last_leaves};
+        atomic_store(&seats, 0);
+        fail_clear();
+        layout_measure(&a, &x);
+        assert_false(x.ended);
+        assert_non_null(strstr(fail_message(), "left, of"));
+    }
+    arena_free(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -81,6 +115,7 @@ int main(void)
         cmocka_unit_test(context_parallel),
         cmocka_unit_test(expert_parallel),
         cmocka_unit_test(pipeline),
+        cmocka_unit_test(a_lost_rank_ends_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

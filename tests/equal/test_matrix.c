@@ -2,48 +2,6 @@
  * missing wait, a wrong beta, a wrong group of holders. */
 #include "equal/matrix.h"
 
-/* ---- one rank of a line, step by step, so that a fault can be planted ---- */
-
-struct planted {
-    const char *name, *line;
-    int (*spoil)(struct step *s);       /* returns how many it spoilt */
-};
-
-struct planting {
-    struct layout_run run;
-    const struct planted *fault;
-};
-
-static struct plan *plan_of(struct arena *a, const struct layout_run *x, int rank,
-                            struct model *m)
-{
-    struct recipe *r = NEW(a, struct recipe, 1);
-    struct policy *policy = NEW(a, struct policy, 1);
-    struct stages *stages = NEW(a, struct stages, 1);
-    struct order *order = NEW(a, struct order, 1);
-    int pp = x->mesh.layout.pp, stage = view_at(&x->mesh.dense, rank, AXIS_PP);
-    layout_recipe(a, r);
-    struct model_purpose purpose = layout_purpose(x, r);
-    model_record(a, &x->config, &x->rows->capacity, &purpose, &x->mesh, rank, m);
-    if (!layout_policy(x->trial, a, &m->graph, policy) ||
-        (pp > 1 && !layout_stages(x->trial, a, &m->graph, stages)))
-        BUG("%s", fail_message());
-    *order = layout_order(x->trial, a, stage, pp, x->rows->count / x->mesh.layout.dp);
-    return plan_build(a, &m->graph, &(struct plan_options){
-        .stages = pp > 1 ? stages : NULL, .stage = stage, .order = order,
-        .policy = policy, .moments = 2, .sharding = &x->trial->sharding,
-        .output = &m->decoder.loss, .outputs = 1});
-}
-
-static struct planting planting_of(const struct entry *e)
-{
-    struct planting p = {.run = {
-        .trial = &e->trial, .rows = &shared.rows[e->rows],
-        .config = e->trial.config ? *e->trial.config : layout_config()}};
-    assert_ok(mesh_make(&e->trial.layout, NULL, &p.run.mesh));
-    return p;
-}
-
 /* ---- what the plan's own check must notice ---- */
 
 static int noticed;                     /* faults so far */
@@ -114,14 +72,19 @@ static void plans_notice_planted_faults(void **state)
         "pp2 chunks2 tied tp2 recompute:act",
         "dp2 cp2 images parameters recompute:vision.* rows:many",
     };
+    const struct layout_growth none = {1, 1};
     for (int k = 0; k < COUNT(line); k++) {
         struct arena a = arena_make("plan");
         struct entry e = entry_read(&a, line[k], NULL);
-        struct planting x = planting_of(&e);
+        struct layout_run x = {
+            .trial = &e.trial, .rows = &shared.rows[e.rows],
+            .config = e.trial.config ? *e.trial.config : layout_config()};
+        assert_ok(mesh_make(&e.trial.layout, NULL, &x.mesh));
         int last = e.trial.layout.world - 1;
         for (int rank = 0; rank <= last; rank += last) {
             struct model m;
-            struct plan *p = plan_of(&a, &x.run, rank, &m);
+            struct plan *p = layout_plan(&a, &x, rank, none, NULL, &m);
+            assert_non_null(p);
             assert_ok(plan_check(p));
             for (int64_t i = k; i < p->nstep; i += 7) {
                 drop_waits(p, &p->step[i], line[k]);
@@ -137,6 +100,16 @@ static void plans_notice_planted_faults(void **state)
 }
 
 /* ---- what only the numbers can show ---- */
+
+struct planted {
+    const char *name, *line;
+    int (*spoil)(struct step *s);       /* returns how many it spoilt; NULL: nothing */
+};
+
+struct planting {
+    struct layout_run run;
+    const struct planted *fault;
+};
 
 static int beta_of_weights(struct step *s)
 {
@@ -202,32 +175,13 @@ static const struct planted faults[] = {
     {"a sum over other shards", "dp4 copies2 parameters", group_across},
 };
 
-static bool spoilt_rank(struct rank *rank, void *arg)
+static bool plan_spoil(const struct layout_run *x, struct plan *p)
 {
-    struct planting *x = arg;
-    struct arena *a = &rank->arena;
-    struct recipe *r = NEW(a, struct recipe, 1);
-    struct model *m = NEW(a, struct model, 1);
-    struct plan *p = plan_of(a, &x->run, rank->rank, m);
-    const struct planted *f = x->fault;
+    const struct planted *f = ((const struct planting *)x)->fault;
     int spoilt = !f->spoil;
-    layout_recipe(a, r);
     for (int64_t i = 0; i < p->nstep && f->spoil; i++)
         spoilt += f->spoil(&p->step[i]);
-    if (!spoilt)
-        return fail("%s: nothing to spoil in %s", f->name, f->line);
-    struct team *team = team_make(1);
-    struct stream stream = {.team = team};
-    struct machine *machine;
-    bool ok = machine_make(a, p, &(struct machine_options){
-        .ops = &ops_cpu, .rank = rank, .team = team}, &machine);
-    if (ok) {
-        layout_weights(m, machine);
-        ok = layout_steps(&x->run, m, machine, r, &stream, rank->rank);
-        machine_free(machine);
-    }
-    team_free(team);
-    return ok;
+    return spoilt || fail("%s: nothing to spoil in %s", f->name, f->line);
 }
 
 /* Do its numbers differ from one rank's? */
@@ -235,25 +189,12 @@ static bool fault_shows(const struct planted *f)
 {
     struct arena a = arena_make("fault");
     struct entry e = entry_read(&a, f->line, NULL);
-    struct planting x = planting_of(&e);
+    struct planting x = {
+        .run = {.trial = &e.trial, .rows = &shared.rows[e.rows], .spoil = plan_spoil},
+        .fault = f};
     const struct outcome *want = alone(&e);
-    struct outcome out = {.graph = want->graph,
-                          .grad = layout_tensors(&a, want->graph),
-                          .weight = layout_tensors(&a, want->graph)};
-    int world = e.trial.layout.world;
-    x.fault = f;
-    x.run.out = &out;
-    x.run.share = NEW(&a, double, world * LAYOUT_UPDATES);
-    x.run.norm = NEW(&a, double, world * LAYOUT_UPDATES);
-    x.run.crowded = NEW(&a, int, world);
-    pthread_mutex_init(&x.run.lock, NULL);
-    assert_ok(world_run(world, 60, spoilt_rank, &x));
-    pthread_mutex_destroy(&x.run.lock);
-    for (int k = 0; k < LAYOUT_UPDATES; k++) {
-        out.grad_norm[k] = x.run.norm[k];
-        for (int i = 0; i < world; i++)
-            out.loss[k] += x.run.share[i * LAYOUT_UPDATES + k];
-    }
+    struct outcome out = layout_measure(&a, &x.run);
+    assert_ok(x.run.ended);
     struct worst w = worst_of(&out, want, e.trial.frozen);
     print_message("  %s: %.1e %s %s%s%s\n", f->name, w.error, w.what, w.name,
                   x.run.wrong[0] ? ", " : "", x.run.wrong);

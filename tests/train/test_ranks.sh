@@ -54,9 +54,10 @@ done <<'LAYOUTS'
 4 | parallel.ep=2 moe.dispatcher=allgather
 4 | parallel.ep=2 moe.capacity=0.5
 2 | parallel.pp=2 parallel.zero_bubble=true
+4 | parallel.pp=2 parallel.ep=2 moe.capacity=0.25
 4 | parallel.pp=2 parallel.tp=2 parallel.ep=2 memory.recompute=decoder.*
 LAYOUTS
-[ $number -eq 11 ] || tiny_fail "$number of 11 layouts"
+[ $number -eq 12 ] || tiny_fail "$number of 12 layouts"
 
 # Experts without room: the step runs again with more, and says so.
 train_well tight --ranks 2 train.steps=2 run.log=info parallel.ep=2 moe.capacity=0.5 \
