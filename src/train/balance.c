@@ -143,22 +143,25 @@ struct balance balance_make(struct arena *a, const struct model *m,
 
 /* ---- the ways ---- */
 
-/* This rank, among the rows' encoders and their tp ranks; how much each has. */
-struct self { int row, cp, tp, ways_cp, ways_tp, encoder, rank; int64_t cell; };
+/* Where this rank sits: with which row, as which encoder, as which of its tp ranks. */
+struct seat {
+    int row, cp, encoder, tp, rank;     /* rank: of the stage */
+    int ways;                           /* tp ranks of an encoder */
+    int64_t cell;                       /* patches of a feature */
+};
 
-static struct self self_of(const struct model *m)
+static struct seat seat_of(const struct model *m)
 {
     const struct mesh *mesh = m->graph.mesh;
     int rank = m->graph.rank, merge = m->config.vision.merge;
-    struct self x = {
+    struct seat x = {
         .row = view_group_index(&mesh->dense, rank, ON_DP),
         .cp = view_at(&mesh->dense, rank, AXIS_CP),
-        .tp = view_at(&mesh->dense, rank, AXIS_TP),
-        .ways_cp = mesh->layout.cp, .ways_tp = mesh->layout.tp,
+        .tp = view_at(&mesh->dense, rank, AXIS_TP), .ways = mesh->layout.tp,
         .cell = (int64_t)merge * merge,
     };
-    x.encoder = x.row * x.ways_cp + x.cp;
-    x.rank = x.encoder * x.ways_tp + x.tp;
+    x.encoder = x.row * mesh->layout.cp + x.cp;
+    x.rank = x.encoder * x.ways + x.tp;
     return x;
 }
 
@@ -180,14 +183,14 @@ static void bounds(int32_t *to, int members)
 /* What the tower sees: coordinates and bounds of the images encoded here. */
 static void feed_tower(struct arena *a, struct machine *machine, const struct model *m,
                        int mb, const struct row *const *rows, const struct balance *b,
-                       const struct self *self)
+                       const struct seat *seat)
 {
     int32_t *patch = list(a, 4 * m->encodes, 0);
     int32_t *image = list(a, m->capacity.images + 1, 0);
     int64_t images = 0, end = 0;
     for (int i = 0; i < b->count; i++) {
         const struct balance_image *x = &b->image[i];
-        if (x->encoder != self->encoder)
+        if (x->encoder != seat->encoder)
             continue;
         memcpy(patch + 4 * x->at, rows[x->row]->patch + 4 * x->from,
                4 * sizeof *patch * (size_t)x->patches);
@@ -211,25 +214,25 @@ static void part_of(const struct balance_image *x, int64_t share, int tp,
 }
 
 static void feed_pixels(struct arena *a, struct machine *machine, const struct model *m,
-                        int mb, const struct balance *b, const struct self *self)
+                        int mb, const struct balance *b, const struct seat *seat)
 {
-    int64_t share = m->encodes / self->ways_tp, n = 0, from, to;
+    int64_t share = m->encodes / seat->ways, n = 0, from, to;
     int32_t *row = list(a, b->rows > 1 ? m->capacity.patches : share, -1);
     int32_t *leave = list(a, b->rows + 1, 0), *arrive = list(a, b->rows + 1, 0);
     for (int r = 0; r < b->rows; r++) {
         for (int i = 0; i < b->count; i++) {
             const struct balance_image *x = &b->image[i];
-            if (x->row != self->row || x->encoder != r * b->cp + self->cp)
+            if (x->row != seat->row || x->encoder != r * b->cp + seat->cp)
                 continue;
-            part_of(x, share, self->tp, &from, &to);
+            part_of(x, share, seat->tp, &from, &to);
             for (int64_t p = from; p < to; p++)
                 row[n++] = (int32_t)(x->from + p - x->at);
         }
         leave[r + 1] = (int32_t)n;
     }
     for (int i = 0; i < b->count; i++)
-        if (b->image[i].encoder == self->encoder) {
-            part_of(&b->image[i], share, self->tp, &from, &to);
+        if (b->image[i].encoder == seat->encoder) {
+            part_of(&b->image[i], share, seat->tp, &from, &to);
             arrive[b->image[i].row + 1] += (int32_t)(to - from);
         }
     bounds(arrive, b->rows);
@@ -245,32 +248,32 @@ struct way { int from, to; int64_t row, place; };
 
 static struct way way_of(const struct model *m, const struct row *const *rows,
                          const struct balance *b, const struct balance_image *x,
-                         int64_t k, const struct self *self)
+                         int64_t k, const struct seat *seat)
 {
-    int64_t share = m->encodes / self->cell / self->ways_tp;
-    int64_t made = x->at / self->cell + k;
-    int32_t token = rows[x->row]->feature_token[x->from / self->cell + k];
-    struct owner o = places_owner(b->cp, self->ways_tp, m->capacity.tokens, token);
+    int64_t share = m->encodes / seat->cell / seat->ways;
+    int64_t made = x->at / seat->cell + k;
+    int32_t token = rows[x->row]->feature_token[x->from / seat->cell + k];
+    struct owner o = places_owner(b->cp, seat->ways, m->capacity.tokens, token);
     return (struct way){
-        .from = x->encoder * self->ways_tp + (int)(made / share), .row = made % share,
-        .to = (x->row * b->cp + o.cp) * self->ways_tp + o.tp, .place = o.local,
+        .from = x->encoder * seat->ways + (int)(made / share), .row = made % share,
+        .to = (x->row * b->cp + o.cp) * seat->ways + o.tp, .place = o.local,
     };
 }
 
 /* Everything that leaves or arrives here, in the order in which it is made. */
 static int64_t ways_find(struct arena *a, const struct model *m,
                          const struct row *const *rows, const struct balance *b,
-                         const struct self *self, struct way **out)
+                         const struct seat *seat, struct way **out)
 {
     int64_t n = 0, room = 0;
     *out = NULL;
     for (int i = 0; i < b->count; i++) {
         const struct balance_image *x = &b->image[i];
-        if (x->encoder != self->encoder && x->row != self->row)
+        if (x->encoder != seat->encoder && x->row != seat->row)
             continue;
-        for (int64_t k = 0; k < x->patches / self->cell; k++) {
-            struct way w = way_of(m, rows, b, x, k, self);
-            if (w.from != self->rank && w.to != self->rank)
+        for (int64_t k = 0; k < x->patches / seat->cell; k++) {
+            struct way w = way_of(m, rows, b, x, k, seat);
+            if (w.from != seat->rank && w.to != seat->rank)
                 continue;
             GROW(a, *out, n, room);
             (*out)[n++] = w;
@@ -281,32 +284,32 @@ static int64_t ways_find(struct arena *a, const struct model *m,
 
 static void feed_features(struct arena *a, struct machine *machine,
                           const struct model *m, int mb, const struct row *const *rows,
-                          const struct balance *b, const struct self *self)
+                          const struct balance *b, const struct seat *seat)
 {
-    int members = b->rows * b->cp * self->ways_tp;
-    int64_t share = m->encodes / self->cell / self->ways_tp;
-    int64_t places = m->capacity.tokens / b->cp / self->ways_tp;
+    int members = b->rows * b->cp * seat->ways;
+    int64_t share = m->encodes / seat->cell / seat->ways;
+    int64_t places = m->capacity.tokens / b->cp / seat->ways;
     int32_t *order = list(a, share, -1), *undo = list(a, share, -1);
     int32_t *feature = list(a, places, -1);
-    int32_t *token = list(a, MIN(places, m->capacity.patches / self->cell), -1);
+    int32_t *token = list(a, MIN(places, m->capacity.patches / seat->cell), -1);
     int32_t *leave = list(a, members + 1, 0), *arrive = list(a, members + 1, 0);
     struct way *way;
-    int64_t ways = ways_find(a, m, rows, b, self, &way);
+    int64_t ways = ways_find(a, m, rows, b, seat, &way);
     for (int64_t i = 0; i < ways; i++) {
-        leave[way[i].to + 1] += way[i].from == self->rank;
-        arrive[way[i].from + 1] += way[i].to == self->rank;
+        leave[way[i].to + 1] += way[i].from == seat->rank;
+        arrive[way[i].from + 1] += way[i].to == seat->rank;
     }
     bounds(leave, members);
     bounds(arrive, members);
     int32_t *left = list(a, members, 0), *came = list(a, members, 0);       /* so far */
     for (int64_t i = 0; i < ways; i++) {
         const struct way *w = &way[i];
-        if (w->from == self->rank) {
+        if (w->from == seat->rank) {
             int32_t j = leave[w->to] + left[w->to]++;
             order[j] = (int32_t)w->row;
             undo[w->row] = j;
         }
-        if (w->to == self->rank) {
+        if (w->to == seat->rank) {
             int32_t j = arrive[w->from] + came[w->from]++;
             feature[w->place] = j;
             token[j] = (int32_t)w->place;
@@ -323,9 +326,9 @@ static void feed_features(struct arena *a, struct machine *machine,
 void balance_feed(struct arena *a, struct machine *machine, const struct model *m,
                   int mb, const struct row *const *rows, const struct balance *b)
 {
-    struct self self = self_of(m);
+    struct seat seat = seat_of(m);
     REQUIRE(m->balanced && (!b->crowded || m->encodes == m->capacity.patches));
-    feed_tower(a, machine, m, mb, rows, b, &self);
-    feed_pixels(a, machine, m, mb, b, &self);
-    feed_features(a, machine, m, mb, rows, b, &self);
+    feed_tower(a, machine, m, mb, rows, b, &seat);
+    feed_pixels(a, machine, m, mb, b, &seat);
+    feed_features(a, machine, m, mb, rows, b, &seat);
 }

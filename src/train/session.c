@@ -45,10 +45,10 @@ static bool layout_make(const struct recipe *r, int ranks,
         return fail("recipe: batch.rows %" PRId64 " does not divide over %d "
                     "data-parallel ranks; nearest is %" PRId64, rows, dp,
                     MAX((rows + dp / 2) / dp, 1) * dp);
-    int encoders = out->layout.world / out->layout.pp;
-    if (!strcmp(r->vision_balance, "images") && encoders > MAX_MEMBERS)
+    int stage = out->layout.world / out->layout.pp;
+    if (limits->features && !strcmp(r->vision_balance, "images") && stage > MAX_MEMBERS)
         return fail("recipe: vision.balance images: %d ranks of a stage would exchange "
-                    "rows, at most %d can; set it to none", encoders, MAX_MEMBERS);
+                    "rows, at most %d can; set it to none", stage, MAX_MEMBERS);
     bool whole = out->layout.pp * out->layout.cp * out->layout.tp == 1;
     return whole || !r->sample_every ||
            fail("recipe: sample.every %" PRId64

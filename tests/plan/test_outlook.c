@@ -263,6 +263,43 @@ static void what_does_not_fit_is_refused(void **state)
     arena_free(&a);
 }
 
+/* FLOPs of the vision tower's products on rank 0, forward and back. */
+static double tower_products(struct arena *a, const char *overrides)
+{
+    struct recipe r;
+    struct outlook o;
+    double sum = 0;
+    open_ok(a, small, overrides, &r, &o);
+    const struct outlook_stage *s = &o.stage[0];
+    const struct plan *p = s->session.plan;
+    for (int64_t i = 0; i < p->nstep; i++)
+        if (p->step[i].node >= 0 &&
+            !strcmp(p->graph->node[p->step[i].node].tower, "vision"))
+            sum += s->work[i].flops - s->work[i].attention;
+    outlook_close(&o);
+    return sum;
+}
+
+/* Of four ranks that share a row each needs to encode a quarter of its images. */
+static void less_room_is_less_work(void **state)
+{
+    (void)state;
+#define CP4 "sample.every=0;parallel.cp=4"
+    struct arena a = arena_make("test");
+    double whole = tower_products(&a, CP4 ";vision.balance=none");
+    assert_true(tower_products(&a, CP4) == whole);
+    assert_true(tower_products(&a, CP4 ";vision.capacity=1") == whole / 4);
+    assert_true(tower_products(&a, CP4 ";vision.capacity=2") == whole / 2);
+    assert_true(tower_products(&a, CP4 ";vision.capacity=9") == whole);
+    assert_true(tower_products(&a, "vision.capacity=0.5") == whole);        /* alone */
+    struct recipe r;
+    struct text t = text_make(&a);
+    recipe_of(&a, small, "batch.rows=32768;parallel.dp=32768", &r);
+    assert_fails(outlook(&r, &plain, &t), "vision.balance images: 32768 ranks");
+    assert_int_equal(fail_fault(), FAULT_USAGE);
+    arena_free(&a);
+}
+
 static bool parse(struct arena *a, const char *yaml, struct hardware *h)
 {
     return hardware_parse(a, "x.yaml", yaml, (int64_t)strlen(yaml), h);
@@ -351,6 +388,7 @@ int main(void)
         cmocka_unit_test(time_adds_up),
         cmocka_unit_test(types_count),
         cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(less_room_is_less_work),
         cmocka_unit_test(hardware_tables),
         cmocka_unit_test(a_search_gives_reasons),
     };

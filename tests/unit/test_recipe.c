@@ -292,6 +292,7 @@ static void test_values_fit_together(void **state)
          "data.min_pixels 5000 is above data.max_pixels 4000"},
         {"optim.decay_steps", "91", "optim.warmup 10 + optim.decay_steps 91 exceed"},
         {"eval.every", "5", "eval.every is 5 but data.hold_out is 0"},
+        {"vision.balance", "none", "vision.capacity 1.5 with vision.balance none"},
         {"run.name", "", "run.name '' must be one folder's name"},
         {"run.name", "a/b", "run.name 'a/b' must be one"},
         {"run.name", "..", "run.name '..' must be one"},
@@ -304,6 +305,7 @@ static void test_values_fit_together(void **state)
         assert_ok(recipe_set(&r, "data.max_pixels", "4000"));
         assert_ok(recipe_set(&r, "optim.schedule", "wsd"));
         assert_ok(recipe_set(&r, "optim.warmup", "10"));
+        assert_ok(recipe_set(&r, "vision.capacity", "1.5"));
         assert_ok(recipe_check(&r));
         assert_ok(recipe_set(&r, bad[i][0], bad[i][1]));
         assert_fails(recipe_check(&r), bad[i][2]);
