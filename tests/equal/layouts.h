@@ -354,7 +354,9 @@ static inline bool layout_images(struct layout_seat *s, struct arena *a)
     for (int mb = 0; mb < s->plan->mbs; mb++) {
         struct balance b = balance_make(a, &s->model, layout_row(s->x, a, mb));
         while (b.crowded && s->model.encodes < s->model.capacity.patches) {
-            if (!layout_grow(s, 1, 2))
+            /* As in training all have met before: one rank's memory may come to lie
+             * where another's has been, which the thread sanitizer cannot see. */
+            if (!comm_barrier(machine_world(s->machine)) || !layout_grow(s, 1, 2))
                 return false;
             b = balance_make(a, &s->model, layout_row(s->x, a, mb));
         }
