@@ -60,6 +60,9 @@ double model_flops(const struct model_config *c, const struct flops_count *n,
         sum += product(2 * D * d->experts * n->tokens, stream, router);
         sum += product(4 * D * F * rows, stream, experts);
         sum += product(2 * D * F * rows, stream || experts, experts);
+        double S = d->shared_hidden, gate = S > 0;
+        sum += product((4 * D * S + 2 * D * gate) * n->tokens, stream, experts);
+        sum += product(2 * D * S * n->tokens, stream || experts, experts);
         stream |= router || experts;
     }
     bool head = trains[d->tied ? PART_EMBEDDINGS : PART_DECODER];

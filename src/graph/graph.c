@@ -12,7 +12,7 @@ const char *const part_name[PARTS] = {"vision",  "projector", "embeddings",
 
 const char *const components[] = {"decode",    "vision", "projector", "embedding",
                                   "attention", "mlp",    "router",    "experts",
-                                  "head",      NULL};
+                                  "shared",    "head",   NULL};
 
 enum { PARAM_ALIGN = 16 };              /* elements: 64 bytes of f32 */
 

@@ -176,6 +176,7 @@ static bool knob_fits(const struct layout *l, const struct mesh_limits *m, enum 
         return DIVIDES("tp", why, {l->tp, m->heads, "query heads"},
                        {l->tp, groups_shared(l, m) ? 0 : m->groups, "key/value heads"},
                        {l->tp, m->hidden, "hidden columns (dense F)"},
+                       {l->tp, m->shared_hidden, "hidden columns of the shared expert"},
                        {l->tp, m->vocabulary, "words of the vocabulary"},
                        {l->tp, m->vision_heads, "vision heads"},
                        {l->tp, m->vision_hidden, "hidden columns of vision"},

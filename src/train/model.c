@@ -79,6 +79,7 @@ struct mesh_limits limits_of(const struct model_config *c,
     struct mesh_limits m = {
         .heads = d->heads, .groups = d->groups, .vocabulary = d->vocabulary,
         .experts = d->experts, .expert_hidden = d->experts ? d->expert_hidden : 0,
+        .shared_hidden = d->experts ? d->shared_hidden : 0,
         .layers = d->layers, .tokens = capacity->tokens,
     };
     for (int i = 0; i < d->layers; i++)

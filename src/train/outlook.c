@@ -39,7 +39,7 @@ static double routed_share(const struct model *m, const struct mesh *mesh)
     for (int64_t k = 0; k < g->nnode; k++) {
         const struct node *n = &g->node[k];
         int w = n->nw ? n->w[0] : NONE;
-        if (w != NONE && g->param[w].part == PART_EXPERTS)
+        if (w != NONE && g->unit[g->param[w].unit].experts)
             return MIN(1, rows / (double)g->value[n->in[0]].dim[0]);
     }
     return 1;

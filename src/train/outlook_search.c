@@ -310,7 +310,7 @@ static bool search_open(struct search *x)
         for (int64_t i = 0; i < g->nparam; i++) {
             const struct param *p = &g->param[i];
             int64_t n = param_disk_count(p);
-            *(p->part == PART_EXPERTS ? &x->experts : &x->dense) += n;
+            *(g->unit[p->unit].experts ? &x->experts : &x->dense) += n;
             x->trained += p->trainable ? n : 0;
         }
     }

@@ -8,7 +8,7 @@
  *     each prefetch0 keep weave lanes slack           and the policy
  *     recompute:LIST offload:LIST zb stages:LIST ring allgather
  *     -vision ...        parts that are frozen
- *     golden tied        another model
+ *     golden tied shared another model
  *     rows:NAME          of sets[]; mixed */
 #ifndef TESTS_EQUAL_MATRIX_H
 #define TESTS_EQUAL_MATRIX_H
@@ -152,6 +152,26 @@ static const char *const matrix[] = {
     "dp2 cp2 tp2 ep2 etp2 allgather parameters each",
     "dp4 cp2 tp2 ep4 etp2 parameters lanes",
     "dp4 cp2 tp2 copies2 ep8 optimizer lanes",
+    /* shared experts */
+    "+ dp2 shared",
+    "= dp2 shared recompute:* lanes",
+    "+ = dp2 shared parameters recompute:shared_act offload:shared_gu lanes",
+    "dp2 shared -experts lanes",
+    "dp2 shared parameters -router -decoder",
+    "+ tp2 shared lanes",
+    "= tp2 shared recompute:*",
+    "tp2 shared -experts",
+    "tp4 shared parameters lanes",
+    "cp2 shared lanes",
+    "+ dp2 ep2 shared parameters lanes",
+    "= dp2 ep2 shared weave recompute:*",
+    "dp2 ep2 allgather shared lanes",
+    "dp2 etp2 shared lanes",
+    "+ dp2 tp2 ep4 shared parameters each lanes",
+    "pp2 shared lanes",
+    "pp2 zb shared -router lanes",
+    "+ pp2 dp2 cp2 tp2 ep4 shared parameters lanes",
+    "= pp2 dp2 cp2 tp2 ep4 shared recompute:* gradients",
     /* pipeline */
     "+ pp2",
     "= pp2 lanes",
@@ -244,7 +264,9 @@ static const char *const matrix[] = {
     "+ pp2 zb lanes rows:silent",
 };
 
-enum { NOT_GOLDEN, GOLDEN, TIED, MODELS };
+/* Models: layout_config(), and others by name. */
+enum { PLAIN, GOLDEN, TIED, SHARED, MODELS };
+static const char *const model_name[MODELS] = {"plain", "golden", "tied", "shared"};
 
 struct entry {
     const char *line;
@@ -322,9 +344,9 @@ static inline bool flag_word(const char *word, struct entry *e)
     }
     int part = word[0] == '-' ? named(word + 1, part_name, PARTS) : -1;
     t->frozen |= part >= 0 ? 1u << part : 0;
-    e->model = strcmp(word, "golden") == 0 ? GOLDEN
-               : strcmp(word, "tied") == 0 ? TIED : e->model;
-    return part >= 0 || strcmp(word, "golden") == 0 || strcmp(word, "tied") == 0;
+    int model = named(word, model_name, MODELS);
+    e->model = model >= 0 ? model : e->model;
+    return part >= 0 || model >= 0;
 }
 
 static inline bool list_word(const char *word, struct entry *e)
@@ -376,6 +398,8 @@ static inline void shared_make(void)
     shared.config[GOLDEN] = case_config();
     shared.config[TIED] = layout_config();
     shared.config[TIED].decoder.tied = true;
+    shared.config[SHARED] = layout_config();
+    shared.config[SHARED].decoder.shared_hidden = 20;
     for (int i = 0; i < COUNT(sets); i++)
         shared.rows[i] = layout_rows(&shared.arena, sets[i].count, sets[i].images);
 }

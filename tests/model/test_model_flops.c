@@ -132,10 +132,11 @@ static void full_batch(struct arena *a, const struct model_config *c, struct gra
                               .patches = 64, .attention_image = 64 * 64, .merged = 16};
 }
 
-static void against_dry(bool tied)
+static void against_dry(bool tied, int shared_hidden)
 {
     struct arena a = arena_make("flops");
     struct model_config c = case_config();
+    c.decoder.shared_hidden = shared_hidden;
     c.decoder.tied = tied;
     struct graph g;
     struct flops_count n;
@@ -173,8 +174,9 @@ static void against_dry(bool tied)
 static void test_formula_agrees_with_the_dry_device(void **state)
 {
     (void)state;
-    against_dry(false);
-    against_dry(true);
+    against_dry(false, 0);
+    against_dry(true, 0);
+    against_dry(false, 12);
 }
 
 int main(void)

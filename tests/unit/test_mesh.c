@@ -212,6 +212,10 @@ static void test_refusals(void **state)
     refused((struct layout){.world = 24, .tp = 4},
             &(struct mesh_limits){.heads = 12, .groups = 6},
             "tp 4 does not divide 6 key/value heads; legal tp: 1 2 3 6 12 (nearest 3)");
+    refused((struct layout){.world = 8, .tp = 8},
+            &(struct mesh_limits){.heads = 8, .shared_hidden = 12},
+            "tp 8 does not divide 12 hidden columns of the shared expert; legal tp: 1 "
+            "2 4 (nearest 4)");
     refused((struct layout){.world = 24, .pp = 4}, &m,
             "pp 4 x 2 chunks are more stages than 6 layers; legal pp: 1 2 3 (nearest "
             "3)");
