@@ -283,6 +283,11 @@ static int ordered(struct graph *g, const struct segment *kind, const char *name
     return y;
 }
 
+static int last_node(const struct graph *g)
+{
+    return (int)g->nnode - 1;
+}
+
 /* The tokens and choices of all ranks along d->along. */
 static int gathered(struct graph *g, struct dispatch *d, int m,
                     const struct segment *routing, const struct segment *tokens)
@@ -297,15 +302,17 @@ static int gathered(struct graph *g, struct dispatch *d, int m,
     int all = rows_like(g, "m_all", T, m);
     node(g, tokens, LIST(m), LIST(all), NULL);
     graph_group(g, true, d->along);
+    d->go = last_node(g);
     return all;
 }
 
-static int scattered(struct graph *g, const struct dispatch *d,
-                     const struct segment *kind, int y)
+static int scattered(struct graph *g, struct dispatch *d, const struct segment *kind,
+                     int y)
 {
     int out = rows_like(g, "mlp", g->value[y].dim[0] / d->gathers, y);
     node(g, kind, LIST(y), LIST(out), NULL);
     graph_group(g, true, d->along);
+    d->back = d->back == NONE ? last_node(g) : d->back;
     return out;
 }
 
@@ -348,6 +355,7 @@ static void by_alltoall(const struct decoder_layer *l, struct dispatch *d, int m
     *overflow = over;
     int x = permuted(g, d, &permute, m);
     x = exchanged(g, &dispatch_rows, "arrived", x, d->leave, d->arrive, rows);
+    d->go = last_node(g);
     d->rows = ordered(g, &arrange, "arranged", x, d->order, d->undo);
 }
 
@@ -380,7 +388,8 @@ struct dispatch decoder_dispatch(const struct decoder_layer *l, int m, int index
     struct graph *g = l->scope.g;
     int ep = graph_ways(g, true, AXIS_EP), etp = graph_ways(g, true, AXIS_ETP);
     struct dispatch d = {.index = index, .weight = weight, .along = ON(AXIS_ETP),
-                         .gathers = etp};
+                         .gathers = etp, .begin = (int)g->nnode, .go = NONE,
+                         .back = NONE};
     if (ep > 1)
         d.way = l->options->dispatcher == DISPATCHER_ALLGATHER ? ALLGATHER : ALLTOALL;
     if (d.way == ALLGATHER) {
@@ -399,13 +408,14 @@ struct dispatch decoder_dispatch(const struct decoder_layer *l, int m, int index
     return d;
 }
 
-int decoder_combine(const struct decoder_layer *l, const struct dispatch *d, int y)
+int decoder_combine(const struct decoder_layer *l, struct dispatch *d, int y)
 {
     struct graph *g = l->scope.g;
     if (d->way == ALLTOALL) {
         y = ordered(g, &restore, "restored", y, d->undo, d->order);
         y = exchanged(g, &combine_rows, "returned", y, d->arrive, d->leave,
                       g->value[d->source].dim[0]);
+        d->back = last_node(g);
     }
     y = unpermuted(g, d, d->way == ALONE ? &combine : &unpermute, y);
     if (d->gathers == 1)

@@ -163,7 +163,7 @@ int decoder_experts(const struct decoder_layer *l, int moe, int m, int live, int
     int hidden = swiglu_record(g, &act, "act", gu);
     int y = grouped_record(g, &expert_down, "expert", hidden, d.bound, w_down);
     int routed = decoder_combine(l, &d, y);
-    return c->shared_hidden > 0 ? decoder_shared(l, m, routed) : routed;
+    return c->shared_hidden > 0 ? decoder_shared(l, &d, m, routed) : routed;
 }
 
 /* ---- router_loss: in sum z2 chosen rows share, out loss aux z_loss ---- */

@@ -53,7 +53,28 @@ static const struct segment shared_add = {
     .backward = add_backward,
 };
 
-int decoder_shared(const struct decoder_layer *l, int m, int routed)
+/* While rows go to their experts: up, in backward too; while they come back: down.
+ * What talks itself is out of the way, before or after.  Gradients of m add up in the
+ * order gate, up, routed rows: where the last is a collective (a gather), backward of
+ * up goes beside the other one. */
+static void beside(struct graph *g, int first, const struct dispatch *d)
+{
+    int up_back = d->way == ALLTOALL ? d->go : d->back;
+    const struct { const struct segment *kind; int forward, backward; } place[] = {
+        {&shared_gather, d->begin, up_back},
+        {&shared_up, d->go, up_back},
+        {&shared_act, d->go, d->back},
+        {&shared_down, d->back, d->back},
+        {&shared_scatter, d->back, NONE},
+    };
+    for (int k = first; k < g->nnode; k++)
+        for (int i = 0; i < COUNT(place); i++)
+            if (g->node[k].kind == place[i].kind)
+                graph_beside(g, k, place[i].forward, place[i].backward);
+}
+
+int decoder_shared(const struct decoder_layer *l, const struct dispatch *d, int m,
+                   int routed)
 {
     static const struct mlp shared = {
         &shared_gather, &shared_up, &shared_act, &shared_down, &shared_scatter,
@@ -67,7 +88,10 @@ int decoder_shared(const struct decoder_layer *l, int m, int routed)
                               -1);
     struct scope divided = scope_divided(&s);
     divided.prefix = arena_text(g->arena, "%s.mlp.shared_expert", s.prefix);
+    int first = (int)g->nnode;
     int x = mlp_record(&divided, &shared, l->config->shared_hidden, m);
+    if (d->go != NONE)
+        beside(g, first, d);
     int z = linear_record(g, &shared_gate, "shared_z", m, w_gate, NONE);
     int y = graph_value(g, "moe", layer, g->value[m].dim[0], l->config->width);
     graph_node(g, &shared_add, layer, LIST(routed, x, z), LIST(y), EMPTY, NULL, 0);

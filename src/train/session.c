@@ -140,6 +140,9 @@ static bool plan_make(struct session *s, bool trains, const struct plan *state)
         return fail_in("recipe: memory") || fail_kind(FAULT_USAGE);
     policy->slack = r->memory_slack;
     policy->keep_weights = r->parallel_keep_weights;
+    policy->weave = r->parallel_weave;
+    policy->delay = r->parallel_delay_weights;
+    policy->overlap = r->moe_overlap_shared;
     const struct sharding sharding = sharding_of(r);
     int dp = s->crew ? s->crew->mesh.layout.dp : 1;
     if (!stages_open(s))

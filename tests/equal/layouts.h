@@ -31,7 +31,7 @@ struct trial {
     const char *stages;                 /* NULL: equal work */
     struct sharding sharding;
     const char *recompute, *offload;    /* NULL: none */
-    bool weave, keep_weights, lanes;
+    bool weave, overlap, delay, keep_weights, lanes;
     double slack;                       /* 0: 1 */
     unsigned frozen;
     struct decoder_options options;     /* loss and coefficients are filled in */
@@ -239,6 +239,8 @@ static inline bool layout_policy(const struct trial *t, struct arena *a,
 {
     *out = policy_plain();
     out->weave = t->weave;
+    out->overlap = t->overlap;
+    out->delay = t->delay;
     out->keep_weights = t->keep_weights;
     out->slack = MAX(t->slack, 1);
     return policy_parse(out, a, g, t->recompute ? t->recompute : "none",
@@ -388,13 +390,14 @@ static inline char *layout_text(struct arena *a, const struct trial *t)
     return arena_text(a, "world %d pp %d dp %d cp %d tp %d ep %d etp %d replicate %d, "
                       "chunks %d zero bubble %d stages %s ring %d dispatcher %d, "
                       "sharding state %d weights %d each %d prefetch %d, keep %d weave "
-                      "%d lanes %d, recompute %s, offload %s, frozen %x", l->world,
-                      l->pp, l->dp, l->cp, l->tp, l->ep, l->etp, l->replicate,
-                      MAX(t->chunks, 1), t->zero_bubble,
+                      "%d overlap %d delay %d lanes %d, recompute %s, offload %s, "
+                      "frozen %x", l->world, l->pp, l->dp, l->cp, l->tp, l->ep, l->etp,
+                      l->replicate, MAX(t->chunks, 1), t->zero_bubble,
                       t->stages ? t->stages : "equal",
                       t->options.cp_ring, t->options.dispatcher,
                       t->sharding.state, t->sharding.weights, t->sharding.each,
-                      t->sharding.prefetch, t->keep_weights, t->weave, t->lanes,
+                      t->sharding.prefetch, t->keep_weights, t->weave, t->overlap,
+                      t->delay, t->lanes,
                       t->recompute ? t->recompute : "none",
                       t->offload ? t->offload : "none", t->frozen);
 }

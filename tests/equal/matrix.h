@@ -5,7 +5,7 @@
  *     =                  the very bits of the last line without this mark
  *     pp2 dp2 cp2 tp2 ep2 etp2 copies2 chunks2        the layout, 1 where not named
  *     optimizer gradients parameters                  what is divided; nothing
- *     each prefetch0 keep weave lanes slack           and the policy
+ *     each prefetch0 keep weave overlap delay lanes slack             and the policy
  *     recompute:LIST offload:LIST zb stages:LIST ring allgather
  *     -vision ...        parts that are frozen
  *     golden tied shared another model
@@ -152,26 +152,47 @@ static const char *const matrix[] = {
     "dp2 cp2 tp2 ep2 etp2 allgather parameters each",
     "dp4 cp2 tp2 ep4 etp2 parameters lanes",
     "dp4 cp2 tp2 copies2 ep8 optimizer lanes",
-    /* shared experts */
+    /* shared experts, and what hides behind the rows' way to the others */
     "+ dp2 shared",
     "= dp2 shared recompute:* lanes",
     "+ = dp2 shared parameters recompute:shared_act offload:shared_gu lanes",
+    "= dp2 shared overlap delay lanes",
     "dp2 shared -experts lanes",
     "dp2 shared parameters -router -decoder",
     "+ tp2 shared lanes",
-    "= tp2 shared recompute:*",
+    "+ = tp2 shared delay lanes",
+    "= tp2 shared recompute:* weave delay lanes",
     "tp2 shared -experts",
     "tp4 shared parameters lanes",
     "cp2 shared lanes",
     "+ dp2 ep2 shared parameters lanes",
-    "= dp2 ep2 shared weave recompute:*",
-    "dp2 ep2 allgather shared lanes",
-    "dp2 etp2 shared lanes",
+    "+ = dp2 ep2 shared overlap lanes",
+    "= dp2 ep2 shared overlap delay parameters lanes slack",
+    "= dp2 ep2 shared overlap weave recompute:* lanes",
+    "= dp2 ep2 shared overlap weave delay offload:* lanes",
+    "dp2 ep2 shared -experts lanes",
+    "= dp2 ep2 shared -experts overlap delay lanes",
+    "dp2 ep2 allgather shared",
+    "+ = dp2 ep2 allgather shared overlap delay lanes",
+    "= dp2 ep2 allgather shared overlap recompute:* lanes",
+    "dp2 etp2 shared",
+    "= dp2 etp2 shared overlap lanes",
+    "dp4 ep2 etp2 shared",
+    "= dp4 ep2 etp2 shared overlap delay lanes",
     "+ dp2 tp2 ep4 shared parameters each lanes",
+    "+ = dp2 tp2 ep4 shared parameters each overlap lanes",
+    "= dp2 tp2 ep4 shared parameters each overlap weave delay lanes",
+    "dp2 tp2 ep2 etp2 allgather shared",
+    "= dp2 tp2 ep2 etp2 allgather shared overlap delay lanes",
     "pp2 shared lanes",
     "pp2 zb shared -router lanes",
+    "pp2 dp2 ep2 chunks2 shared rows:eight",
+    "= pp2 dp2 ep2 chunks2 shared overlap weave delay lanes rows:eight",
+    "pp2 dp2 ep2 zb shared rows:eight",
+    "= pp2 dp2 ep2 zb shared overlap lanes rows:eight",
     "+ pp2 dp2 cp2 tp2 ep4 shared parameters lanes",
     "= pp2 dp2 cp2 tp2 ep4 shared recompute:* gradients",
+    "+ = pp2 dp2 cp2 tp2 ep4 shared overlap delay optimizer lanes",
     /* pipeline */
     "+ pp2",
     "= pp2 lanes",
@@ -324,8 +345,8 @@ static inline bool flag_word(const char *word, struct entry *e)
     struct trial *t = &e->trial;
     const struct { const char *name; bool *to; } flag[] = {
         {"+", &e->everyday}, {"each", &t->sharding.each}, {"keep", &t->keep_weights},
-        {"weave", &t->weave}, {"lanes", &t->lanes}, {"zb", &t->zero_bubble},
-        {"ring", &t->options.cp_ring},
+        {"weave", &t->weave}, {"overlap", &t->overlap}, {"delay", &t->delay},
+        {"lanes", &t->lanes}, {"zb", &t->zero_bubble}, {"ring", &t->options.cp_ring},
     };
     for (int i = 0; i < COUNT(flag); i++)
         if (strcmp(word, flag[i].name) == 0)

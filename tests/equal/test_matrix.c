@@ -112,6 +112,7 @@ static void plans_notice_planted_faults(void **state)
         "dp2 cp2 ring tp2 ep4 optimizer rows:eight",
         "pp2 dp2 ep2 parameters zb rows:eight",
         "pp2 chunks2 tied tp2 recompute:act",
+        "dp2 tp2 ep4 shared overlap delay recompute:shared_act",
     };
     for (int k = 0; k < COUNT(line); k++) {
         struct arena a = arena_make("plan");

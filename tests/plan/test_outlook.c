@@ -200,6 +200,37 @@ static void time_adds_up(void **state)
     }
 }
 
+/* Settings that only move steps: no more work, less communication that shows. */
+static void overlap_hides_communication(void **state)
+{
+    (void)state;
+    static const char large[] = "recipes/qwen3-vl-30b-a3b-16.yaml";
+    static const struct { const char *key, *path, *base; } law[] = {
+        {"moe.overlap_shared", small,
+         "model.path=tests/train/tiny;batch.tokens=256;parallel.dp=2;parallel.ep=2;"
+         "batch.rows=2;plan.hardware=h200"},
+        {"parallel.delay_weights", large, "batch.rows=32"},
+        {"parallel.weave", large, "batch.rows=32"},
+    };
+    for (int i = 0; i < COUNT(law); i++) {
+        struct arena a = arena_make("test");
+        struct recipe r;
+        struct outlook o[2];
+        const char *with = arena_text(&a, "%s;%s=true", law[i].base, law[i].key);
+        open_ok(&a, law[i].path, law[i].base, &r, &o[0]);
+        open_ok(&a, law[i].path, with, &r, &o[1]);
+        double shows[2] = {o[0].stage[0].forecast.exposed,
+                           o[1].stage[0].forecast.exposed};
+        print_message("%s: %.0f%% of what shows without it\n", law[i].key,
+                      100 * shows[1] / shows[0]);
+        assert_true(shows[1] < 0.97 * shows[0]);
+        assert_true(o[1].stage[0].flops == o[0].stage[0].flops);
+        outlook_close(&o[0]);
+        outlook_close(&o[1]);
+        arena_free(&a);
+    }
+}
+
 /* bf16 halves what is computed, adds a master, and moves half the weights. */
 static void types_count(void **state)
 {
@@ -342,6 +373,7 @@ int main(void)
         cmocka_unit_test(an_outlook_is_the_plan_that_runs),
         cmocka_unit_test(ranks_of_a_stage_are_alike),
         cmocka_unit_test(time_adds_up),
+        cmocka_unit_test(overlap_hides_communication),
         cmocka_unit_test(types_count),
         cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(hardware_tables),

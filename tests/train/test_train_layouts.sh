@@ -15,14 +15,14 @@ law=(batch.rows=4 train.steps=6 checkpoint.every=3 checkpoint.keep=0 checkpoint.
     optim.epsilon=1e-4 moe.z_coef=0.01 data.sources.0.name=tiny)
 ranks=(4 4 4 2 4 2 8 8)
 layout=(
-    "parallel.shard=parameters parallel.prefetch=2"
+    "parallel.shard=parameters parallel.prefetch=2 parallel.weave=true"
     "parallel.shard=gradients parallel.reduce=last parallel.replicate=2"
     "parallel.tp=2 parallel.shard=optimizer"
     "parallel.cp=2 parallel.cp_ring=true memory.recompute=decoder.*"
     "parallel.ep=2 parallel.etp=2 moe.dispatcher=allgather"
     "parallel.pp=2 parallel.zero_bubble=true"
-    "parallel.pp=2 parallel.tp=2 parallel.ep=4 parallel.reduce=last"
-    "parallel.cp=2 parallel.tp=2 parallel.ep=4 parallel.keep_weights=true"
+    "parallel.pp=2 parallel.tp=2 parallel.ep=4 parallel.reduce=last moe.overlap_shared=true"
+    "parallel.cp=2 parallel.tp=2 parallel.ep=4 parallel.keep_weights=true parallel.delay_weights=true"
 )
 
 # near NAME KEY MOST FROM: one rank's figures within MOST, and its samples, from step FROM on
