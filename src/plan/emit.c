@@ -62,7 +62,8 @@ struct step *step_new(struct builder *b, enum step_kind kind, enum lane lane,
     GROW(b->arena, p->step, p->nstep, p->step_room);
     struct step *s = &p->step[p->nstep++];
     *s = (struct step){.kind = kind, .lane = lane, .node = -1, .value = -1, .unit = -1,
-                       .param = -1, .mb = -1, .work = -1, .peer = -1, .again = again};
+                       .param = -1, .mb = -1, .work = -1, .wire = DTYPE_F32, .peer = -1,
+                       .again = again};
     for (int i = 0; i < MAX_IO; i++)
         s->in[i] = s->out[i] = s->din[i] = s->dout[i] = -1;
     for (int i = 0; i < MAX_WEIGHT; i++)

@@ -16,6 +16,12 @@ unsigned unit_shard_axes(const struct unit *u)
     return unit_holder_axes(u) & ~ON(AXIS_REPLICATE);
 }
 
+/* Routers' are few, and small differences of theirs decide who works. */
+enum dtype unit_wire(const struct plan *p, int unit)
+{
+    return p->graph->unit[unit].part == PART_ROUTER ? DTYPE_F32 : p->wire;
+}
+
 struct flat unit_flat(const struct plan *p, int unit)
 {
     return flat_make(p->graph->unit[unit].count, p->ways[unit], EVEN);
@@ -111,12 +117,26 @@ static void zero_rest(struct builder *b, int u)
     }
 }
 
+/* A sum of `gradient` over ranks, which may be rounded for the way. */
+static struct step *step_of_sum(struct builder *b, int u, int gradient)
+{
+    struct step *s = step_of_unit(b, STEP_REDUCE, u, -1);
+    s->in[0] = gradient;
+    s->wire = unit_wire(b->p, u);
+    if (s->wire != DTYPE_F32)
+        s->work = buffer_new(b, (struct buffer){
+            .kind = MEMORY_WORKSPACE, .name = b->g->unit[u].name, .value = -1,
+            .unit = u, .mb = -1,
+            .bytes = b->p->buffer[gradient].bytes / dtype_bytes(DTYPE_F32) *
+                     dtype_bytes(s->wire)});
+    return s;
+}
+
 /* This rank's shard of the sum. */
 static void reduce_scatter(struct builder *b, int u)
 {
     zero_rest(b, u);
-    struct step *s = step_of_unit(b, STEP_REDUCE, u, -1);
-    s->in[0] = b->wgrad[u];
+    struct step *s = step_of_sum(b, u, b->wgrad[u]);
     s->out[0] = b->p->gradient[u];
     s->beta[0] = b->reduced[u];
     s->along = unit_shard_axes(&b->g->unit[u]);
@@ -130,8 +150,8 @@ static void all_reduce(struct builder *b, int u, unsigned along)
 {
     if (unit_ways(b, u, along) == 1)
         return;
-    struct step *s = step_of_unit(b, STEP_REDUCE, u, -1);
-    s->in[0] = s->out[0] = b->p->gradient[u];
+    struct step *s = step_of_sum(b, u, b->p->gradient[u]);
+    s->out[0] = b->p->gradient[u];
     s->along = along;
 }
 

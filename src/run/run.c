@@ -81,17 +81,34 @@ static void run_gather(const struct machine *m, int64_t i)
                     m->device.at + to->offset, each / dtype_bytes(DTYPE_F32));
 }
 
+/* Rounded once to travel, summed in f32; what goes back to all is rounded once more. */
+static void run_reduce_narrow(const struct machine *m, int64_t i, const float *in,
+                              int64_t whole, float *out, int64_t count)
+{
+    const struct step *s = &m->plan->step[i];
+    void *sent = m->device.at + m->plan->buffer[s->work].offset;
+    dtype_from_f32(s->wire, in, sent, whole);
+    if (in != out) {
+        comm_reduce_wide(m->comm[i], sent, s->beta[0], out, count);
+        return;
+    }
+    comm_all_reduce(m->comm[i], s->wire, sent, count);
+    dtype_to_f32(s->wire, sent, out, count);
+}
+
 static void run_reduce(const struct machine *m, int64_t i)
 {
     const struct step *s = &m->plan->step[i];
     const struct buffer *from = &m->plan->buffer[s->in[0]];
     const struct buffer *to = &m->plan->buffer[s->out[0]];
+    void *in = m->device.at + from->offset, *out = m->device.at + to->offset;
     int64_t count = to->bytes / dtype_bytes(DTYPE_F32);
-    if (from == to)
-        comm_all_reduce(m->comm[i], DTYPE_F32, m->device.at + to->offset, count);
+    if (s->wire != DTYPE_F32)
+        run_reduce_narrow(m, i, in, from->bytes / dtype_bytes(DTYPE_F32), out, count);
+    else if (in == out)
+        comm_all_reduce(m->comm[i], DTYPE_F32, out, count);
     else
-        comm_reduce_scatter(m->comm[i], DTYPE_F32, m->device.at + from->offset,
-                            s->beta[0], m->device.at + to->offset, count);
+        comm_reduce_scatter(m->comm[i], DTYPE_F32, in, s->beta[0], out, count);
 }
 
 /* One value or gradient, from or to another stage. */

@@ -43,6 +43,9 @@ static void head_print(const struct outlook *o, const struct outlook_stage *s,
                     "and losses f32), f32 masters, moments and gradients\n");
     else
         text_add(t, "types: f32 throughout\n");
+    if (s->session.plan->wire != DTYPE_F32)
+        text_add(t, "gradients travel as %s (routers' as f32), sums are f32\n",
+                 dtype_name[s->session.plan->wire]);
     text_add(t, "\n%s", mesh_text(&o->crew.mesh, t->arena));
     text_add(t, "\nrank %d\n", s->rank);
     parameters_print(o, &s->session, t);

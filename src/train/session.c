@@ -161,6 +161,8 @@ static bool plan_make(struct session *s, bool trains, const struct plan *state)
     s->plan = plan_build(&s->arena, &s->model.graph, &(struct plan_options){
         .stages = s->stages, .stage = s->stage, .order = order, .policy = policy,
         .moments = trains ? 2 : 0, .sharding = &sharding,
+        .wire = strcmp(r->parallel_gradient_dtype, dtype_name[DTYPE_BF16]) == 0
+                    ? DTYPE_BF16 : DTYPE_F32,
         .output = output, .outputs = outputs, .state = state});
     if (s->precision)
         precision_units(s->precision, s->plan, &s->arena, policy->slack);

@@ -30,6 +30,7 @@ struct trial {
     bool zero_bubble;
     const char *stages;                 /* NULL: equal work */
     struct sharding sharding;
+    enum dtype wire;                    /* of gradients; 0: f32 */
     const char *recompute, *offload;    /* NULL: none */
     bool weave, overlap, delay, keep_weights, lanes;
     double slack;                       /* 0: 1 */
@@ -309,7 +310,8 @@ static inline bool layout_rank(struct rank *rank, void *arg)
     struct plan *p = plan_build(a, &m->graph, &(struct plan_options){
         .stages = pp > 1 ? &stages : NULL, .stage = stage, .order = &order,
         .policy = &policy, .moments = 2,
-        .sharding = &x->trial->sharding, .output = &m->decoder.loss, .outputs = 1});
+        .sharding = &x->trial->sharding, .wire = x->trial->wire,
+        .output = &m->decoder.loss, .outputs = 1});
     if (!plan_check(p))
         return false;
     struct team *team = team_make(1);

@@ -200,6 +200,39 @@ static void time_adds_up(void **state)
     }
 }
 
+/* Sums over ranks of gradients in bf16: half the bytes, step by step; room for what is
+ * sent, while it is. */
+static void narrow_gradients_halve_sums(void **state)
+{
+    (void)state;
+    static const char path[] = "recipes/qwen3-vl-30b-a3b-8.yaml";
+    struct arena a = arena_make("test");
+    struct recipe r[2];
+    struct outlook o[2];
+    double bytes[2] = {0};
+    open_ok(&a, path, "batch.rows=8", &r[0], &o[0]);
+    open_ok(&a, path, "batch.rows=8;parallel.gradient_dtype=bf16", &r[1], &o[1]);
+    const struct outlook_stage *f32 = o[0].stage, *bf16 = o[1].stage;
+    const struct plan *p = f32->session.plan, *q = bf16->session.plan;
+    assert_int_equal(p->nstep, q->nstep);
+    for (int64_t i = 0; i < p->nstep; i++) {
+        const struct step *s = &p->step[i];
+        assert_int_equal(s->kind, q->step[i].kind);
+        bool narrow = s->kind == STEP_REDUCE &&
+                      p->graph->unit[s->unit].part != PART_ROUTER;
+        assert_true(f32->work[i].inside == bf16->work[i].inside * (narrow ? 2 : 1));
+        bytes[0] += narrow ? f32->work[i].inside : 0;
+        bytes[1] += narrow ? bf16->work[i].inside : 0;
+    }
+    assert_true(bytes[0] > 1e9 && bytes[1] == bytes[0] / 2);
+    assert_ok(plan_check(q));
+    assert_int_equal(q->state_bytes, p->state_bytes);
+    assert_true(bf16->forecast.busy[LANE_STATE] < f32->forecast.busy[LANE_STATE]);
+    for (int i = 0; i < 2; i++)
+        outlook_close(&o[i]);
+    arena_free(&a);
+}
+
 /* Settings that only move steps: no more work, less communication that shows. */
 static void overlap_hides_communication(void **state)
 {
@@ -373,6 +406,7 @@ int main(void)
         cmocka_unit_test(an_outlook_is_the_plan_that_runs),
         cmocka_unit_test(ranks_of_a_stage_are_alike),
         cmocka_unit_test(time_adds_up),
+        cmocka_unit_test(narrow_gradients_halve_sums),
         cmocka_unit_test(overlap_hides_communication),
         cmocka_unit_test(types_count),
         cmocka_unit_test(what_does_not_fit_is_refused),

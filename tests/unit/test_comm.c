@@ -108,6 +108,24 @@ static const enum dtype dtypes[] = {
     DTYPE_F32, DTYPE_F64, DTYPE_I32, DTYPE_I64, DTYPE_BF16,
 };
 
+/* Of bf16 the sum in group order, in f32 and never rounded, plus beta old. */
+static bool wide_sum(struct rank *r, const struct comm *c, char *const *big, int64_t n,
+                     float beta)
+{
+    float *out = arena_room(&r->arena, sizeof *out * (size_t)n);
+    float *expected = arena_room(&r->arena, sizeof *out * (size_t)n);
+    for (int64_t i = 0; i < n; i++) {
+        float sum = GET_bf16(big[0], c->rank * n + i);
+        for (int k = 1; k < c->size; k++)
+            sum += GET_bf16(big[k], c->rank * n + i);
+        out[i] = beta == 0 ? NAN : 0.37f * (float)i;
+        expected[i] = beta == 0 ? sum : sum + beta * out[i];
+    }
+    TRY(comm_reduce_wide(c, big[c->rank], beta, out, n));
+    EXPECT(!memcmp(out, expected, sizeof *out * (size_t)n));
+    return true;
+}
+
 static bool one_round(struct rank *r, const struct comm *c, uint64_t round)
 {
     static const int64_t sizes[] = {0, 1, 2, 7, 33, 1024, 2500};
@@ -144,6 +162,9 @@ static bool one_round(struct rank *r, const struct comm *c, uint64_t round)
     naive(d, big, size, c->rank * n, n, false, beta, expected);
     TRY(comm_reduce_scatter(c, d, own_big, beta, out, n));
     EXPECT(!memcmp(out, expected, part));
+
+    if (d == DTYPE_BF16)
+        TRY(wide_sum(r, c, big, n, beta));
 
     memcpy(out, own_big, part * (size_t)size);  /* bits of the scatter, for everyone */
     TRY(comm_all_reduce(c, d, out, n * size));
@@ -629,6 +650,7 @@ static void test_dry(void **state)
     assert_ok(comm_all_gather(&c, DTYPE_F32, NULL, NULL, 100));
     assert_ok(comm_all_gather(&c, DTYPE_BF16, NULL, NULL, 100));
     assert_ok(comm_reduce_scatter(&c, DTYPE_F32, NULL, 1, NULL, 100));
+    assert_ok(comm_reduce_wide(&c, NULL, 1, NULL, 100));
     assert_ok(comm_all_reduce(&c, DTYPE_F32, NULL, 800));
     assert_ok(comm_all_to_all(&c, DTYPE_F32, NULL, NULL, 100));
     assert_ok(comm_all_to_all_counts(&c, DTYPE_F32, NULL, in, NULL, out));
@@ -644,6 +666,7 @@ static void test_dry(void **state)
     /* 7 pieces arrive; the 4 from outside once a node, shared by its 4 members */
     is_bytes(t.bytes[COMM_ALL_GATHER], 6 * 400 + 6 * 200, 400 + 200);
     is_bytes(t.bytes[COMM_REDUCE_SCATTER], 6 * 400, 400);
+    is_bytes(t.bytes[COMM_REDUCE_WIDE], 6 * 200, 200);
     is_bytes(t.bytes[COMM_ALL_REDUCE], 2 * 6 * 400, 2 * 400);
     is_bytes(t.bytes[COMM_ALL_TO_ALL], 3 * 400, 4 * 400);
     is_bytes(t.bytes[COMM_ALL_TO_ALL_COUNTS], 4 * (50 + 70 + 80), 4 * 100);
