@@ -177,9 +177,9 @@ void graph_node(struct graph *g, const struct segment *kind, int layer, const in
 void graph_group(struct graph *g, bool experts, unsigned along);
 /* Node `node` need not wait for its turn: its forward may run while collective
  * `forward` is under way, its backward and weight pass while that of `backward` is
- * (NONE: in turn).  Both are of its layer and recorded before it, and nothing that it
- * reads may come after them; where readers share a value, their gradients must add up
- * in the same order either way. */
+ * (NONE: in turn).  Both are of its layer and recorded before it; what it reads is made
+ * before them, or moves as it does.  Where readers share a value, their gradients must
+ * add up in the same order either way. */
 void graph_beside(struct graph *g, int node, int forward, int backward);
 enum { NONE = -1, END = -2 };
 #define LIST(...) ((const int[]){__VA_ARGS__, END})

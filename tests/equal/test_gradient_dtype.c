@@ -127,7 +127,6 @@ static void other_layouts_stay_near(void **state)
                                            .prefetch = 1};
     static const struct trial trial[] = {
         {.layout = {.world = 2, .tp = 2}},
-        {.layout = {.world = 2, .cp = 2}, .lanes = true},
         {.layout = {.world = 2, .ep = 2}, .sharding = shards},
         {.layout = {.world = 4, .pp = 2}, .sharding = shards, .zero_bubble = true},
         {.layout = {.world = 4, .tp = 2, .ep = 4}, .sharding = shards, .lanes = true},
