@@ -108,6 +108,19 @@ bool comm_check(const struct comm *c)
     return c->ops->check(c);
 }
 
+bool comm_agree(const struct comm *c, bool ok)
+{
+    struct failure why = {0};
+    int64_t failed = ok ? 0 : c->size - c->rank;        /* the most: the first member */
+    if (!ok)
+        fail_take(&why);
+    if (!comm_max(c, DTYPE_I64, &failed, 1) ||
+        (failed && !comm_broadcast(c, DTYPE_U8, c->size - (int)failed, &why,
+                                   sizeof why)))
+        return ok ? fail_kind(FAULT_RANK) : fail_raise(&why);
+    return !failed || fail_raise(&why);
+}
+
 const char *comm_call_text(const struct comm_call *what)
 {
     static _Thread_local char text[4][96];

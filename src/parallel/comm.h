@@ -93,6 +93,9 @@ bool comm_exchange(const struct comm *c, enum dtype d, int to, const void *in, i
 bool comm_barrier(const struct comm *c);
 /* Is everyone still there?  Fails with what happened, as this rank saw it. */
 bool comm_check(const struct comm *c);
+/* Did it go well on every member?  Else all fail alike, with what the first member that
+ * failed says of it: nobody waits for one that has given up. */
+MUST_USE bool comm_agree(const struct comm *c, bool ok);
 
 /* "all_gather f32 x 12", in one of a few per-thread buffers, for messages. */
 const char *comm_call_text(const struct comm_call *call);

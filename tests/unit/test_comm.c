@@ -599,6 +599,50 @@ static bool nothing(struct rank *r, void *arg)
     return true;
 }
 
+/* Round k: member k fails, and from round 3 on member 5 too; the first one is heard. */
+static bool agree(struct rank *r, void *arg)
+{
+    struct comm c = all_of(r, 0);
+    (void)arg;
+    for (int k = 0; k < r->ranks; k++) {
+        bool ok = r->rank != k && (k < 3 || r->rank != 5);
+        EXPECT(comm_agree(&c, true));
+        if (!ok) {
+            fail("round %d: member %d has no room", k, r->rank);
+            fail_kind(FAULT_CHECKPOINT);
+        }
+        EXPECT(!comm_agree(&c, ok));
+        EXPECT(fail_fault() == FAULT_CHECKPOINT);
+        char says[64];
+        snprintf(says, sizeof says, "round %d: member %d has no room", k, k);
+        EXPECT(!strcmp(fail_message(), says));
+    }
+    EXPECT(comm_agree(&c, true));
+    return true;
+}
+
+static bool nobody_agrees(struct rank *r, void *arg)
+{
+    struct comm c = all_of(r, 0);
+    (void)arg;
+    if (r->rank == 1)
+        return fail("gone") || fail_kind(FAULT_DATA);
+    EXPECT(!comm_agree(&c, true));
+    EXPECT(fail_fault() == FAULT_RANK);
+    return false;
+}
+
+static void test_agree(void **state)
+{
+    (void)state;
+    const int me = 0;
+    const struct comm self = comm_self("alone", &me);
+    assert_ok(world_run(6, 0, agree, NULL));
+    assert_ok(comm_agree(&self, true));
+    assert_fails(comm_agree(&self, fail("no room")), "no room");
+    assert_fails(world_run(3, 0, nobody_agrees, NULL), "rank 1: gone");
+}
+
 static void test_world_size(void **state)
 {
     (void)state;
@@ -677,6 +721,7 @@ int main(void)
         cmocka_unit_test(test_a_rank_that_ends_early),
         cmocka_unit_test(test_a_rank_that_hangs),
         cmocka_unit_test(test_other_calls_are_named),
+        cmocka_unit_test(test_agree),
         cmocka_unit_test(test_world_size),
         cmocka_unit_test(test_dry),
     };
