@@ -143,7 +143,7 @@ int64_t model_parameters(const struct model *m, bool trainable_only)
     int64_t sum = 0;
     for (int64_t i = 0; i < m->graph.nparam; i++)
         if (!trainable_only || m->graph.param[i].trainable)
-            sum += m->graph.param[i].count;
+            sum += param_disk_count(&m->graph.param[i]);
     return sum;
 }
 
@@ -152,8 +152,8 @@ void model_table(const struct model *m, struct text *t)
     int64_t all[PARTS] = {0}, trains[PARTS] = {0};
     for (int64_t i = 0; i < m->graph.nparam; i++) {
         const struct param *p = &m->graph.param[i];
-        all[p->part] += p->count;
-        trains[p->part] += p->trainable ? p->count : 0;
+        all[p->part] += param_disk_count(p);
+        trains[p->part] += p->trainable ? param_disk_count(p) : 0;
     }
     text_add(t, "%-12s%16s%16s\n", "part", "parameters", "trained");
     for (int p = 0; p < PARTS; p++)

@@ -46,7 +46,8 @@ struct row_shape row_shape_of(const struct capacity *c, const struct model_confi
 
 /* "vision router" -> bits of enum part; fails naming the nearest part. */
 MUST_USE bool parts_parse(const char *list, unsigned *parts);
-/* What trains: parameters by part, trainable and frozen; one line a part. */
+/* What trains: parameters by part, trainable and frozen; one line a part.  Of the whole
+ * model, whatever this rank has of it. */
 void model_table(const struct model *m, struct text *t);
 int64_t model_parameters(const struct model *m, bool trainable_only);
 
