@@ -206,6 +206,15 @@ unsigned unit_holder_axes(const struct unit *u);
 /* Shards of plan.ways[unit] ranks: equal, of whole cache lines. */
 struct flat unit_flat(const struct plan *p, int unit);
 
+/* What this rank stores of a param's state (weights kept whole too): elements of its
+ * box; none where another stage has it. */
+struct stretch param_own(const struct plan *p, int param);
+/* And what of that it alone writes where the state is saved: of ranks that store the
+ * same, each has an equal share; small params go round. */
+struct stretch param_duty(const struct plan *p, int param);
+/* Does this rank speak for its own part?  Of all that have the same one, one does. */
+bool param_speaks(const struct plan *p, int param);
+
 /* ---- passes, in the order plan_build runs them ---- */
 
 /* First and last step of every buffer. */

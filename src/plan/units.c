@@ -21,6 +21,60 @@ struct flat unit_flat(const struct plan *p, int unit)
     return flat_make(p->graph->unit[unit].count, p->ways[unit], EVEN);
 }
 
+/* ---- whose a param is ---- */
+
+/* Along which ranks store the same of the unit. */
+static unsigned copy_axes(const struct plan *p, int unit)
+{
+    return p->ways[unit] > 1 ? ON(AXIS_REPLICATE)
+                             : unit_holder_axes(&p->graph->unit[unit]);
+}
+
+struct stretch param_own(const struct plan *p, int param)
+{
+    const struct graph *g = p->graph;
+    const struct param *x = &g->param[param];
+    const struct unit *u = &g->unit[x->unit];
+    struct flat f = unit_flat(p, x->unit);
+    int at = 0;
+    if (p->weight[x->unit] < 0)
+        return (struct stretch){0, 0};
+    if (f.shards > 1)
+        at = view_group_index(mesh_view(g->mesh, u->experts), g->rank,
+                              unit_shard_axes(u));
+    return flat_part(&f, at, x->offset, x->count);
+}
+
+struct stretch param_duty(const struct plan *p, int param)
+{
+    enum { LEAST = 1 << 12 };           /* elements: fewer are one rank's */
+    const struct graph *g = p->graph;
+    int unit = g->param[param].unit;
+    struct stretch own = param_own(p, param);
+    if (p->home[unit] != p->stage)
+        return (struct stretch){0, 0};
+    if (!g->mesh)
+        return own;
+    const struct view *v = mesh_view(g->mesh, g->unit[unit].experts);
+    unsigned along = copy_axes(p, unit);
+    int ranks = view_group_size(v, along);
+    struct flat f = flat_make(own.to - own.from, ranks, LEAST);
+    int at = (view_group_index(v, g->rank, along) + param) % ranks;
+    struct stretch share = flat_part(&f, at, 0, f.count);
+    return (struct stretch){own.from + share.from, own.from + share.to};
+}
+
+bool param_speaks(const struct plan *p, int param)
+{
+    const struct graph *g = p->graph;
+    int unit = g->param[param].unit;
+    return p->home[unit] == p->stage &&
+           (!g->mesh || view_group_index(mesh_view(g->mesh, g->unit[unit].experts),
+                                         g->rank, copy_axes(p, unit)) == 0);
+}
+
+/* ---- how many divide it ---- */
+
 /* Ranks of the unit's view along these axes. */
 static int unit_ways(const struct builder *b, int u, unsigned along)
 {

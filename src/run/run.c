@@ -417,37 +417,19 @@ struct tensor machine_own(const struct machine *m, enum held what, int param,
                           struct stretch *part)
 {
     const struct plan *p = m->plan;
-    const struct graph *g = p->graph;
-    const struct param *x = &g->param[param];
+    const struct param *x = &p->graph->param[param];
     const int *const held[] = {p->weight, p->gradient, p->moment[0], p->moment[1]};
     int unit = held[what][x->unit];
     *part = (struct stretch){0, 0};
     if (unit < 0 || (what != HELD_WEIGHT && !x->trainable))
         return tensor_none();
-    const struct unit *u = &g->unit[x->unit];
     struct flat f = unit_flat(p, x->unit);
-    int at = 0;
-    if (f.shards > 1)
-        at = view_group_index(mesh_view(g->mesh, u->experts), g->rank,
-                              unit_shard_axes(u));
     bool whole = p->buffer[unit].bytes == flat_padded(&f) * dtype_bytes(DTYPE_F32);
-    *part = flat_part(&f, at, x->offset, x->count);
-    int64_t from = x->offset + part->from - (whole ? 0 : at * f.each);
+    *part = param_own(p, param);
+    int64_t from = x->offset + part->from;      /* in the unit, then in the shard */
     char *data = m->device.at + p->buffer[unit].offset;
-    return tensor_1d(data + from * dtype_bytes(DTYPE_F32), DTYPE_F32,
-                     part->to - part->from);
-}
-
-bool machine_speaks(const struct machine *m, int param)
-{
-    const struct plan *p = m->plan;
-    const struct graph *g = p->graph;
-    int unit = g->param[param].unit;
-    const struct unit *u = &g->unit[unit];
-    unsigned along = p->ways[unit] > 1 ? ON(AXIS_REPLICATE) : unit_holder_axes(u);
-    return p->home[unit] == p->stage &&
-           (!g->mesh ||
-            view_group_index(mesh_view(g->mesh, u->experts), g->rank, along) == 0);
+    return tensor_1d(data + (whole ? from : from % f.each) * dtype_bytes(DTYPE_F32),
+                     DTYPE_F32, part->to - part->from);
 }
 
 const struct comm *machine_world(const struct machine *m)

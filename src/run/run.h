@@ -56,8 +56,6 @@ struct tensor machine_moment(const struct machine *m, int param, int which);
 enum held { HELD_WEIGHT, HELD_GRADIENT, HELD_FIRST, HELD_SECOND };
 struct tensor machine_own(const struct machine *m, enum held what, int param,
                           struct stretch *part);
-/* Does this rank speak for its own part?  Of all that have the same one, one does. */
-bool machine_speaks(const struct machine *m, int param);
 /* All ranks of the run. */
 const struct comm *machine_world(const struct machine *m);
 

@@ -179,7 +179,8 @@ static inline bool layout_gather(struct layout_run *x, const struct model *m,
             const struct param *p = &m->graph.param[i];
             struct stretch part;
             const float *at = machine_own(machine, what, i, &part).data;
-            if (part.from == part.to || (phase == 0 && !machine_speaks(machine, i)))
+            bool mine = phase > 0 || param_speaks(machine_plan(machine), i);
+            if (part.from == part.to || !mine)
                 continue;
             bool same = true;
             for (int64_t k = part.from; k < part.to; k++) {

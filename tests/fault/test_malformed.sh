@@ -348,7 +348,7 @@ resume() {                          # CODE WHAT TEXT TEXT [key=value ...]
     verdict "$2" $code "$1" "$3" "$4"
 }
 resume 0 "good state" "" ""
-again; printf '\377' | dd of="$states/step-4/state.safetensors" bs=1 seek=60000 conv=notrunc 2>/dev/null
+again; printf '\377' | dd of="$states/step-4/rank-0.bin" bs=1 seek=60000 conv=notrunc 2>/dev/null
 resume 0 "flipped byte: the older state" "$states/step-4" "is damaged"
 again; rm "$states/step-4/manifest.json"
 resume 0 "no manifest: the older state" "$states/step-4/manifest.json" "not used"
@@ -356,11 +356,11 @@ resume 0 "no manifest: the older state" "$states/step-4/manifest.json" "not used
     tiny_fail "steps after the older state: $(metric "$tiny/runs/kept/metrics.jsonl" step | paste -sd' ')"
 again; sed -i 's/"step": 4/"step": 5/' "$states/step-4/manifest.json"
 resume 0 "changed manifest: the older state" "$states/step-4/manifest.json" "its own hash"
-again; truncate -s -8 "$states/step-4/state.safetensors"
-resume 0 "short state: the older one" "$states/step-4/state.safetensors" "not used"
-again; rm "$states/step-4/state.safetensors"
-resume 0 "no state: the older one" "$states/step-4/state.safetensors is missing" "not used"
-again; truncate -s -8 "$states"/step-?/state.safetensors
+again; truncate -s -8 "$states/step-4/rank-0.bin"
+resume 0 "short state: the older one" "$states/step-4/rank-0.bin" "not used"
+again; rm "$states/step-4/rank-0.bin"
+resume 0 "no state: the older one" "$states/step-4/rank-0.bin is missing" "not used"
+again; truncate -s -8 "$states"/step-?/rank-0.bin
 resume 4 "only torn states" "none of the 2 training states in $states" "move them away"
 [ "$(metric "$tiny/runs/kept/metrics.jsonl" step | paste -sd' ')" = "1 2 3 4" ] ||
     tiny_fail "torn states cost metrics"

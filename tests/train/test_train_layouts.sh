@@ -72,6 +72,7 @@ for i in "${!layout[@]}"; do
     judge "$i" 1
 done
 goes_on 0 one
+goes_on 7 one
 for i in "${!layout[@]}"; do
     for j in "${!layout[@]}"; do
         [ "$i" -ne "$j" ] || continue
@@ -79,12 +80,15 @@ for i in "${!layout[@]}"; do
         goes_on "$i" "$j"
     done
 done
+ranks+=(1) layout+=("")            # and one rank from eight
+goes_on 8 7
 echo "$resumed resumed; worst: $(for key in "${!worst[@]}"; do
     printf '%s %s ' "$key" "${worst[$key]}"; done)"
-[ $resumed -eq "$([ "${2:-}" = all ] && echo 57 || echo 9)" ] ||
+[ $resumed -eq "$([ "${2:-}" = all ] && echo 59 || echo 11)" ] ||
     tiny_fail "$resumed resumed"
 
-# A late sample that is longer than a row: one rank meets it, all end, one tells.
+# A late sample that is longer than a row: one rank meets it, all end, one tells; a state
+# that is being written meanwhile gets finished.
 mkdir "$tiny/long"
 cp "$tiny"/data/* "$tiny/long"
 cp tests/data/image/base_444.jpg "$tiny/long/z-last.jpg"
@@ -93,7 +97,7 @@ for i in 0 2 6; do
     # shellcheck disable=SC2086
     timeout 60 "$vlmoe" train "$tiny/recipe.yaml" run.name="long$i" --ranks "${ranks[i]}" \
         "${law[@]}" ${layout[i]} train.steps=100 data.sources.0.path="$tiny/long" \
-        data.shuffle=false data.too_long=error data.window=1 checkpoint.every=0 \
+        data.shuffle=false data.too_long=error data.window=1 checkpoint.every=1 \
         >"$tiny/long$i.log" 2>&1
     code=$?
     [ $code -eq 3 ] || tiny_fail "too long in layout $i: exit code $code"
@@ -102,6 +106,9 @@ for i in 0 2 6; do
         tiny_fail "layout $i told otherwise: $(tail -n 5 "$tiny/long$i.log")"
     [ "$(metric "$tiny/runs/long$i/metrics.jsonl" step | wc -l)" -ge 2 ] ||
         tiny_fail "layout $i ended before that sample was met"
+    last=$(metric "$tiny/runs/long$i/metrics.jsonl" step | tail -n 1)
+    [ "$(ls -A "$tiny/runs/long$i/checkpoints" | sort -V | tail -n 1)" = "step-$last" ] ||
+        tiny_fail "layout $i did not finish writing the state of step $last"
 done
 
 tiny_end
