@@ -2,6 +2,7 @@
 #include "train/outlook.h"
 
 #include "train/hardware.h"
+#include "train/saver.h"
 
 /* ---- what a typical batch is, as the recipe says (plan.sample, plan.image) ---- */
 
@@ -73,7 +74,9 @@ static void stage_cost(struct outlook *o, struct outlook_stage *s)
     s->work = NEW(&o->arena, struct work, p->nstep);
     s->cost = NEW(&o->arena, double, p->nstep);
     plan_work(p, s->work);
-    s->need = p->bytes + (o->hardware.memory > 0 ? 0 : p->host_bytes);
+    s->need = p->bytes;
+    if (o->hardware.memory <= 0)        /* the device's memory is the host's */
+        s->need += p->host_bytes + saver_snapshot(&s->session);
     for (int64_t i = 0; i < p->nstep; i++)
         s->flops += s->work[i].flops;
     plan_cost(p, s->work, &o->hardware, &o->load, s->cost);

@@ -24,7 +24,8 @@ struct outlook_stage {
     double *cost;               /* [steps] seconds */
     struct forecast forecast;   /* as if no other stage were waited for */
     double flops;               /* hardware's: recompute and capacity counted */
-    int64_t need;               /* bytes; parked ones too if the device is the host */
+    int64_t need;               /* bytes; what is on the host too if that is the device
+                                 */
 };
 
 struct outlook {

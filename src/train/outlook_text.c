@@ -4,6 +4,8 @@
 #include "train/outlook.h"
 
 #include "run/run.h"
+#include "train/saver.h"
+#include "train/weights.h"
 
 /* ---- what it is about ---- */
 
@@ -209,6 +211,27 @@ static void traffic_print(const struct outlook *o, const struct outlook_stage *s
                      flow[k].across / 1e9, flow[k].seconds * 1e3);
 }
 
+/* ---- files ---- */
+
+static void files_print(const struct outlook *o, const struct outlook_stage *s,
+                        struct text *t)
+{
+    const struct session *x = &s->session;
+    enum dtype dtype = strcmp(x->recipe->checkpoint_dtype, "bf16") ? DTYPE_F32
+                                                                   : DTYPE_BF16;
+    struct hf_outline out = weights_outline(&x->model, dtype);
+    double all = 4.0 * (double)model_parameters(&x->model, false) +
+                 8.0 * (double)model_parameters(&x->model, true);
+    text_add(t, "\ntraining state: %.3f GB in %d files, rank %d writes %.3f GB, %s\n",
+             all / 1e9, o->crew.mesh.layout.world, s->rank,
+             (double)train_state_bytes(x) / 1e9,
+             saver_snapshot(x) ? "from a copy in host memory while it trains on"
+                               : "without a copy");
+    text_add(t, "export in %s: %.3f GB in %lld files of at most %.3f GB, two buffers "
+                "of %d MiB a rank\n", dtype_name[dtype], (double)out.bytes / 1e9,
+             (long long)out.files, (double)out.largest / 1e9, HF_BUFFER >> 20);
+}
+
 /* ---- time ---- */
 
 static void time_print(const struct outlook *o, const struct outlook_stage *s,
@@ -247,6 +270,7 @@ void outlook_print(const struct outlook *o, const struct outlook_options *option
     const struct outlook_stage *s = &o->stage[at];
     head_print(o, s, t);
     memory_print(o, s, t);
+    files_print(o, s, t);
     traffic_print(o, s, t);
     time_print(o, s, t);
     if (!options->explain)

@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "train/hardware.h"
 #include "train/outlook.h"
+#include "train/saver.h"
 
 #include <math.h>
 #include <sys/resource.h>
@@ -176,6 +177,73 @@ static void ranks_of_a_stage_are_alike(void **state)
     }
 }
 
+/* Together the ranks write every number once, and no rank of a stage much more than
+ * another, whatever they all hold. */
+static void a_state_is_divided(void **state)
+{
+    (void)state;
+    static const char *const more[] = {
+        "parallel.dp=8;parallel.shard=none;batch.rows=8;moe.bias_rate=0.1",
+        "parallel.dp=4;parallel.tp=2;sample.every=0;batch.rows=4;model.freeze=vision",
+    };
+    for (int i = 0; i < COUNT(layouts) + COUNT(more); i++) {
+        struct arena a = arena_make("test");
+        struct recipe r;
+        struct outlook o, one;
+        open_ok(&a, small, i < COUNT(layouts) ? layouts[i] : more[i - COUNT(layouts)],
+                &r, &o);
+        const struct model *m = &o.stage[0].session.model;
+        int64_t want = 4 * model_parameters(m, false) + 8 * model_parameters(m, true);
+        int world = o.crew.mesh.layout.world, each = world / o.stages;
+        int64_t sum = 0, stage = 0, most = 0;
+        if (m->in.router_bias != NONE)
+            want += 4 * m->decoder.moe_layers * m->config.decoder.experts;
+        for (int rank = 0; rank < world; rank++) {
+            struct outlook_options options = {.rank = rank};
+            assert_ok(outlook_open(&one, &r, &options));
+            int64_t bytes = train_state_bytes(&one.stage[rank / each].session);
+            outlook_close(&one);
+            if (rank % each == 0)
+                stage = most = 0;
+            sum += bytes;
+            stage += bytes;
+            most = MAX(most, bytes);
+            if (rank % each == each - 1)
+                assert_true((double)most < 1.1 * (double)stage / each);
+        }
+        assert_int_equal(sum, want);
+        outlook_close(&o);
+        arena_free(&a);
+    }
+}
+
+/* The snapshot is as large as what is written, where training goes on beside. */
+static void a_snapshot_is_planned(void **state)
+{
+    (void)state;
+    struct arena a = arena_make("test");
+    struct recipe r;
+    struct outlook o;
+    open_ok(&a, small, "train.steps=9;checkpoint.every=3", &r, &o);
+    const struct session *s = &o.stage[0].session;
+    int64_t bytes = 12 * model_parameters(&s->model, true);
+    assert_int_equal(saver_snapshot(s), bytes);
+    assert_int_equal(o.stage[0].need - s->plan->bytes - s->plan->host_bytes, bytes);
+    static const char *const without[] = {
+        "train.steps=9;checkpoint.every=3;checkpoint.async=false",
+        "train.steps=9;checkpoint.every=0", "train.steps=9;checkpoint.every=9",
+    };
+    for (int i = 0; i < COUNT(without); i++) {
+        outlook_close(&o);
+        open_ok(&a, small, without[i], &r, &o);
+        assert_int_equal(saver_snapshot(&o.stage[0].session), 0);
+        assert_int_equal(o.stage[0].need, o.stage[0].session.plan->bytes +
+                                              o.stage[0].session.plan->host_bytes);
+    }
+    outlook_close(&o);
+    arena_free(&a);
+}
+
 /* Every second of a rank is one of four, and what is exposed was communication. */
 static void time_adds_up(void **state)
 {
@@ -341,6 +409,8 @@ int main(void)
         cmocka_unit_test(numbers_by_hand),
         cmocka_unit_test(an_outlook_is_the_plan_that_runs),
         cmocka_unit_test(ranks_of_a_stage_are_alike),
+        cmocka_unit_test(a_state_is_divided),
+        cmocka_unit_test(a_snapshot_is_planned),
         cmocka_unit_test(time_adds_up),
         cmocka_unit_test(types_count),
         cmocka_unit_test(what_does_not_fit_is_refused),
