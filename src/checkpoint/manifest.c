@@ -67,6 +67,18 @@ static bool boxes_check(struct arena *a, const char *path,
     return true;
 }
 
+static bool gap(struct arena *a, const char *path, const struct manifest_tensor *t,
+                const struct box *box, int64_t from, int64_t to)
+{
+    return fail("checkpoint: %s: tensor '%s': no file has elements %" PRId64 " to %"
+                PRId64 " of box %s", path, t->name, from, to, box_text(a, box));
+}
+
+static bool same_box(const struct shard *x, const struct shard *y)
+{
+    return !memcmp(x->box.from, y->box.from, sizeof x->box.from);
+}
+
 static bool tensor_check(struct arena *a, const char *path,
                          const struct manifest_tensor *t)
 {
@@ -76,32 +88,26 @@ static bool tensor_check(struct arena *a, const char *path,
     for (int64_t i = 0; i < t->pieces; i++)
         sorted[i] = &t->piece[i];
     qsort(sorted, (size_t)t->pieces, sizeof *sorted, by_box_and_part);
-    int64_t box = box_count(&t->piece[0].box), end = 0, boxes = 0;
+    int64_t box = box_count(&t->piece[0].box), end = 0, sum = 0;
     for (int64_t i = 0; i < t->pieces; i++) {
         const struct shard *s = sorted[i];
-        bool begins = i == 0 || memcmp(s->box.from, sorted[i - 1]->box.from,
-                                       sizeof s->box.from);
-        if (begins && end != boxes * box)
-            return fail("checkpoint: %s: tensor '%s': no file has elements %" PRId64
-                        " to %" PRId64 " of box %s", path, t->name,
-                        end - (boxes - 1) * box, box,
-                        box_text(a, &sorted[i - 1]->box));
-        boxes += begins;
-        int64_t at = (boxes - 1) * box + s->part.from;
-        if (at > end)
-            return fail("checkpoint: %s: tensor '%s': no file has elements %" PRId64
-                        " to %" PRId64 " of box %s", path, t->name,
-                        end - (boxes - 1) * box, s->part.from, box_text(a, &s->box));
-        if (at < end)
+        if (i == 0 || !same_box(sorted[i - 1], s))
+            end = 0;
+        if (s->part.from > end)
+            return gap(a, path, t, &s->box, end, s->part.from);
+        if (s->part.from < end)
             return fail("checkpoint: %s: tensor '%s': files %d and %d both have "
                         "element %" PRId64 " of box %s", path, t->name,
                         sorted[i - 1]->rank, s->rank, s->part.from,
                         box_text(a, &s->box));
-        end = (boxes - 1) * box + s->part.to;
+        end = s->part.to;
+        sum += end - s->part.from;
+        if ((i + 1 == t->pieces || !same_box(s, sorted[i + 1])) && end < box)
+            return gap(a, path, t, &s->box, end, box);
     }
-    return end == t->count ||
+    return sum == t->count ||
            fail("checkpoint: %s: tensor '%s' has %" PRId64 " elements, its pieces "
-                "%" PRId64, path, t->name, t->count, end);
+                "%" PRId64, path, t->name, t->count, sum);
 }
 
 struct extent { int64_t file, from, to; };
@@ -286,7 +292,7 @@ static char *sealed(struct arena *a, const char *text)
 
 static bool seal_check(const char *path, struct bytes text)
 {
-    const char *end = text.at + text.size - SEAL;
+    const char *end = text.at + MAX(text.size - SEAL, 0);
     uint64_t is;
     if (text.size < SEAL || memcmp(end, seal, sizeof seal - 1) ||
         !hash_parse(end + sizeof seal - 1, &is) ||
