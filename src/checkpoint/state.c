@@ -165,11 +165,11 @@ static bool save(const struct comm *world, struct arena *a, const char *root,
 {
     char *part = arena_text(a, "%s/.step-%" PRId64 ".part", root, step);
     char **content = NEW(a, char *, world->size);
-    struct content *own = content_make(a);
     bool ok = !leads(world) ||
               (folder_make(root) && parts_remove(a, root) && folder_make(part));
     if (!comm_agree(world, ok))
         return false;
+    struct content *own = content_make(a);
     ok = pieces_write(file_path(a, part, world->rank), piece, count, own);
     char *text = content_text(own);
     ok = comm_agree(world, ok) && (contents_gather(world, a, text, content) ||
