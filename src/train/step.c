@@ -261,7 +261,6 @@ bool step_run(struct trainer *t, struct metrics *m)
         .z_loss = loss[2],
         .grad_norm = u.grad_norm,
         .lr = u.rate,
-        .data_wait_ms = 1e3 * t->batch->waited,
         .ledger = sum,
         .model_flops = model_flops(&s->model.config, &work, s->model.frozen),
         .hardware_flops = t->hardware_flops,
@@ -270,7 +269,8 @@ bool step_run(struct trainer *t, struct metrics *m)
         .bad_samples = t->state.cursor.bad,
         .expert_load_max_over_mean = balance,
     };
-    if (session_leads(s)) {
+    if (session_leads(s)) {             /* others may be behind, it owns the batch */
+        m->data_wait_ms = 1e3 * t->batch->waited;
         m->epoch = 1 + mix_at(s->mix, newest_position(&t->state.cursor)).epoch;
         m->order_hash = order_hash(t);
     }
