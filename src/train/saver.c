@@ -21,11 +21,16 @@ struct saver {
     const char *meta;
 };
 
+/* All ranks the same, even one that has nothing to write. */
+static bool beside(const struct recipe *r)
+{
+    return r->checkpoint_async && r->checkpoint_every > 0 &&
+           r->checkpoint_every < r->train_steps;
+}
+
 int64_t saver_snapshot(const struct session *s)
 {
-    const struct recipe *r = s->recipe;
-    bool on_the_way = r->checkpoint_every > 0 && r->checkpoint_every < r->train_steps;
-    return r->checkpoint_async && on_the_way ? train_state_bytes(s) : 0;
+    return beside(s->recipe) ? train_state_bytes(s) : 0;
 }
 
 static struct comm writers_comm(const struct session *s, struct arena *a)
@@ -83,7 +88,7 @@ bool saver_save(struct saver *v, const struct train_state *t, bool last)
     v->step = t->step;
     v->count = train_state_pieces(v->session, &v->arena, &v->piece);
     v->meta = train_state_meta(v->session, t, &v->arena);
-    if (last || v->snapshot.bytes == 0)
+    if (last || !beside(v->session->recipe))
         return write(v);
     snapshot_take(v);
     atomic_store(&v->done, false);
