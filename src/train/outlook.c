@@ -82,25 +82,6 @@ static void stage_cost(struct outlook *o, struct outlook_stage *s)
 
 /* ---- all of them ---- */
 
-int outlook_world(const struct recipe *r)
-{
-    enum { MOST = 1 << 24 };            /* more is refused by the mesh */
-    const int64_t ways[] = {r->parallel_pp, MAX(r->parallel_dp, 1), r->parallel_cp,
-                            r->parallel_tp};
-    int64_t ranks = 1;
-    for (int i = 0; i < COUNT(ways); i++)
-        ranks = MIN(ranks * ways[i], MOST + 1);
-    return (int)ranks;
-}
-
-static bool mesh_open(struct outlook *o, const struct recipe *r, int world)
-{
-    if (!session_layout(r, world ? world : outlook_world(r), &o->crew.mesh))
-        return false;
-    o->crew.mesh.layout.node = (int)o->hardware.node;
-    return true;
-}
-
 static bool time_all(struct outlook *o)
 {
     const struct plan **plan = NEW(&o->arena, const struct plan *, o->stages);
@@ -128,8 +109,9 @@ bool outlook_open(struct outlook *o, const struct recipe *r,
     *o = (struct outlook){.arena = arena_make("outlook")};
     const char *name = options->hardware ? options->hardware : r->plan_hardware;
     if (!hardware_read(&o->arena, name, &o->hardware) ||
-        !mesh_open(o, r, options->world))
+        !session_layout(r, &o->crew.mesh))
         return false;
+    o->crew.mesh.layout.node = (int)o->hardware.node;
     const struct layout *l = &o->crew.mesh.layout;
     const struct hardware *h = &o->hardware;
     o->precision = (struct precision){h->compute, DTYPE_F32};

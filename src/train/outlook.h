@@ -7,7 +7,6 @@
 #include "train/session.h"
 
 struct outlook_options {
-    int world;                  /* ranks; 0: as many as parallel.* multiply out to */
     int rank;                   /* to show in detail; -1: the one that needs most */
     const char *hardware;       /* hardware table; NULL: the recipe's plan.hardware */
     bool explain;               /* list every step of the rank */
@@ -48,8 +47,6 @@ struct outlook {
 MUST_USE bool outlook_open(struct outlook *o, const struct recipe *r,
                            const struct outlook_options *options);
 void outlook_close(struct outlook *o);
-/* What parallel.* of a recipe multiply out to. */
-int outlook_world(const struct recipe *r);
 bool outlook_fits(const struct outlook *o);
 /* All of it as text (outlook_text.c). */
 void outlook_print(const struct outlook *o, const struct outlook_options *options,

@@ -93,12 +93,10 @@ static double candidate_plan(struct search *x, struct candidate *c, int64_t most
 {
     struct outlook o;
     struct recipe r = c->recipe;
-    struct outlook_options options = x->options;
     double seconds = 0;
-    options.world = x->world;
     if (r.batch_rows % c->dp == 0)
         r.batch_rows = MIN(r.batch_rows, c->dp * most);
-    if (!outlook_open(&o, &r, &options)) {
+    if (!outlook_open(&o, &r, &x->options)) {
         lose(x, c);
     } else {
         c->need = o.stage[o.largest].need;
@@ -294,17 +292,15 @@ static bool search_open(struct search *x)
     struct recipe *plain = NEW(x->arena, struct recipe, 1);
     struct candidate c = {.pp = 1, .dp = 1, .cp = 1, .tp = 1, .ep = 1, .shard = "none",
                           .tokens = x->recipe->batch_tokens};
-    struct outlook_options options = x->options;
-    options.world = 1;
     recipe_make(x, &c, "");
     *plain = c.recipe;
-    plain->batch_rows = 1;
-    bool ok = outlook_open(&o, plain, &options);
+    plain->batch_rows = plain->parallel_ranks = 1;
+    bool ok = outlook_open(&o, plain, &x->options);
     if (ok) {
         const struct graph *g = &o.stage[0].session.model.graph;
         x->hardware = o.hardware;
         x->hardware.name = arena_text(x->arena, "%s", o.hardware.name);
-        x->world = x->options.world ? x->options.world : outlook_world(x->recipe);
+        x->world = session_ranks(x->recipe);
         x->have = x->hardware.memory > 0 ? o.have : o.have / x->world;
         x->active = o.stage[0].session.model.decoder.moe_layers;
         for (int64_t i = 0; i < g->nparam; i++) {

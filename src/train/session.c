@@ -29,16 +29,28 @@ bool session_leads(const struct session *s)
 
 /* ---- layout ---- */
 
-static bool layout_make(const struct recipe *r, int ranks,
-                        const struct mesh_limits *limits, struct mesh *out)
+int session_ranks(const struct recipe *r)
+{
+    enum { MOST = 1 << 24 };            /* more is refused by the mesh */
+    const int64_t ways[] = {r->parallel_pp, MAX(r->parallel_dp, 1), r->parallel_cp,
+                            r->parallel_tp};
+    int64_t ranks = r->parallel_ranks ? r->parallel_ranks : 1;
+    for (int i = 0; i < COUNT(ways) && !r->parallel_ranks; i++)
+        ranks = MIN(ranks * ways[i], MOST + 1);
+    return (int)ranks;
+}
+
+static bool layout_make(const struct recipe *r, const struct mesh_limits *limits,
+                        struct mesh *out)
 {
     const struct layout l = {
-        .world = ranks, .pp = (int)r->parallel_pp, .dp = (int)r->parallel_dp,
+        .world = session_ranks(r), .pp = (int)r->parallel_pp, .dp = (int)r->parallel_dp,
         .cp = (int)r->parallel_cp, .tp = (int)r->parallel_tp, .ep = (int)r->parallel_ep,
         .etp = (int)r->parallel_etp, .replicate = (int)r->parallel_replicate,
     };
     if (!mesh_make(&l, limits, out))
-        return fail_in("recipe: parallel");
+        return fail_more("parallel.ranks (--ranks N) says how many ranks there are") ||
+               fail_in("recipe: parallel");
     int dp = out->layout.dp;
     int64_t rows = r->batch_rows;
     if (rows % dp)
@@ -72,7 +84,7 @@ static bool config_read(struct arena *a, const char *path, struct model_config *
     return fail_kind(FAULT_CHECKPOINT);
 }
 
-bool session_layout(const struct recipe *r, int ranks, struct mesh *out)
+bool session_layout(const struct recipe *r, struct mesh *out)
 {
     struct arena a = arena_make("layout");
     struct model_config config;
@@ -81,7 +93,7 @@ bool session_layout(const struct recipe *r, int ranks, struct mesh *out)
         struct capacity capacity = capacity_of(r, &config);
         struct mesh_limits limits = limits_of(&config, &capacity);
         limits.chunks = (int)r->parallel_chunks;
-        ok = layout_make(r, ranks, &limits, out) || fail_kind(FAULT_USAGE);
+        ok = layout_make(r, &limits, out) || fail_kind(FAULT_USAGE);
     }
     arena_free(&a);
     return ok;

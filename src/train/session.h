@@ -68,9 +68,11 @@ MUST_USE bool session_preview(struct session *s, const struct recipe *recipe,
  * meant nothing: make more room and run it again.  All ranks together. */
 bool session_may_grow(const struct session *s);
 MUST_USE bool session_grow(struct session *s);
-/* The layout of parallel.* on so many ranks.  Fails (FAULT_USAGE) when it does not
- * divide the model, the ranks or batch.rows. */
-MUST_USE bool session_layout(const struct recipe *recipe, int ranks, struct mesh *out);
+/* parallel.ranks, or what the layout multiplies to. */
+int session_ranks(const struct recipe *recipe);
+/* The layout of parallel.*.  Fails (FAULT_USAGE) when it does not divide the model, the
+ * ranks or batch.rows. */
+MUST_USE bool session_layout(const struct recipe *recipe, struct mesh *out);
 /* Is this the rank that reads data and writes files? */
 bool session_leads(const struct session *s);
 /* Tokenizer, chat template, image processor. */

@@ -380,15 +380,18 @@ static bool rank_main(struct rank *rank, void *arg)
     return rank_train(arg, rank->rank, rank);
 }
 
-bool train(const struct recipe *recipe, int ranks)
+bool train(const struct recipe *recipe)
 {
     struct arena a = arena_make("train");
     struct batch *batch = NEW(&a, struct batch, 1);
-    if (!session_layout(recipe, ranks, &batch->crew.mesh)) {
+    struct recipe resolved = *recipe;   /* what the run's recipe.yaml says */
+    int ranks = session_ranks(recipe);
+    if (!session_layout(recipe, &batch->crew.mesh)) {
         arena_free(&a);
         return false;
     }
-    struct job job = {recipe, NEW(&a, struct trainer, ranks)};
+    resolved.parallel_ranks = ranks;
+    struct job job = {&resolved, NEW(&a, struct trainer, ranks)};
     batch->row = NEW(&a, const struct row *, recipe->batch_rows);
     for (int i = 0; i < ranks; i++)
         job.trainer[i].batch = batch;

@@ -250,8 +250,8 @@ static void what_does_not_fit_is_refused(void **state)
     struct outlook_options wrong = {.rank = 8};
     recipe_of(&a, "recipes/qwen3-vl-30b-a3b-8.yaml", "", &r);
     assert_fails(outlook(&r, &wrong, &t), "rank 8 of 8 ranks");
-    struct outlook_options few = {.rank = -1, .world = 12};
-    assert_fails(outlook(&r, &few, &t), "12 ranks");
+    r.parallel_ranks = 12;
+    assert_fails(outlook(&r, &plain, &t), "12 ranks");
     assert_int_equal(fail_fault(), FAULT_USAGE);
     arena_free(&a);
 }
@@ -295,9 +295,8 @@ static void a_search_gives_reasons(void **state)
     struct arena a = arena_make("test");
     struct recipe r;
     struct text t = text_make(&a), again = text_make(&a);
-    struct outlook_options options = {.rank = -1, .world = 4};
-    recipe_of(&a, small, "batch.rows=16;plan.hardware=h200", &r);
-    assert_ok(outlook_search(&r, &options, &t));
+    recipe_of(&a, small, "parallel.ranks=4;batch.rows=16;plan.hardware=h200", &r);
+    assert_ok(outlook_search(&r, &plain, &t));
     char **line, **word;
     int lines = text_split(&a, t.at, "\n", &line), wins = 0, lost = 0;
     for (int i = 2; i < lines - 1; i++) {
@@ -315,9 +314,9 @@ static void a_search_gives_reasons(void **state)
         assert_ok(recipe_set(&r, arena_copy(&a, word[i], (size_t)(equals - word[i])),
                              equals + 1));
     }
-    assert_ok(outlook(&r, &options, &again));
+    assert_ok(outlook(&r, &plain, &again));
     struct outlook o;
-    assert_ok(outlook_open(&o, &r, &options));
+    assert_ok(outlook_open(&o, &r, &plain));
     double speed = 0, whole = o.tokens / o.seconds / 4;
     for (int i = 2; i < lines - 1; i++)
         if (text_ends(line[i], "  wins")) {
@@ -326,9 +325,8 @@ static void a_search_gives_reasons(void **state)
         }
     assert_true(fabs(speed / whole - 1) < 0.02);        /* from two short plans */
     outlook_close(&o);
-    recipe_of(&a, "recipes/qwen3-vl-30b-a3b-8.yaml", "", &r);
-    options.world = 1;
-    assert_fails(outlook_search(&r, &options, &again), "none of");
+    recipe_of(&a, "recipes/qwen3-vl-30b-a3b-8.yaml", "parallel.ranks=1", &r);
+    assert_fails(outlook_search(&r, &plain, &again), "none of");
     assert_int_equal(fail_fault(), FAULT_MEMORY);
     arena_free(&a);
 }

@@ -84,7 +84,19 @@ refused "" "nearest is 3" 3
 refused "parallel.tp=3" "nearest" 3
 refused "parallel.tp=2" "tp 2 is outside 1 to 1" 1
 refused "parallel.tp=2 sample.every=1" "sample.every" 2
-refused "" "expected 1 to" 0
+refused "parallel.ep=2" "parallel.ranks (--ranks N) says how many ranks there are" 0
+
+# The recipe that a run leaves starts as many ranks again; with others it goes on and says so.
+train_well again --ranks 4 train.steps=3 parallel.tp=2 run.log=info "${common[@]}"
+"$vlmoe" train "$tiny/runs/again/recipe.yaml" run.name=same >"$tiny/same.log" 2>&1 ||
+    tiny_fail "the run's own recipe: $(tail -n 3 "$tiny/same.log")"
+same_metrics again same
+holds "$tiny/runs/same/recipe.yaml" "  ranks: 4"
+"$vlmoe" train "$tiny/runs/again/recipe.yaml" train.steps=4 --ranks 2 >"$tiny/same.log" 2>&1 ||
+    tiny_fail "on other ranks: $(tail -n 3 "$tiny/same.log")"
+holds "$tiny/same.log" "changed since step 3: parallel.ranks 4 -> 2"
+train_well bare train.steps=1 parallel.tp=2 "${common[@]}"
+holds "$tiny/runs/bare/recipe.yaml" "  ranks: 2"
 
 # One rank's trouble is everybody's end, told once, with its own exit code.
 train ends --ranks 4 batch.rows=4 data.sources.0.match='!*' ; code=$?
