@@ -56,6 +56,27 @@ static const char *cheap_list(struct search *x, const struct outlook_stage *s)
     return t.at;
 }
 
+/* What the layout does not read is what it would be if nobody had set it. */
+static void plain_make(struct recipe *r)
+{
+    struct recipe plain;
+    recipe_default(r->arena, &plain);
+    if (r->parallel_pp == 1)
+        r->parallel_zero_bubble = false;
+    if (r->parallel_cp == 1)
+        r->parallel_cp_ring = false;
+    if (r->parallel_ep == 1) {
+        r->moe_capacity = plain.moe_capacity;
+        r->moe_dispatcher = plain.moe_dispatcher;
+    }
+    if (!strcmp(r->parallel_shard, "none"))
+        r->parallel_prefetch = plain.parallel_prefetch;
+    if (strcmp(r->parallel_shard, "parameters") != 0) {
+        r->parallel_keep_weights = false;
+        r->parallel_reduce = plain.parallel_reduce;
+    }
+}
+
 /* The recipe of a candidate; rows get longer, not more tokens a step. */
 static bool recipe_make(struct search *x, struct candidate *c, const char *recompute)
 {
@@ -71,6 +92,7 @@ static bool recipe_make(struct search *x, struct candidate *c, const char *recom
     c->recipe.parallel_etp = c->recipe.parallel_replicate = 1;
     c->recipe.parallel_chunks = 1;
     c->recipe.parallel_stages = "";
+    plain_make(&c->recipe);
     c->recipe.memory_recompute = recompute;
     c->recipe.batch_tokens = c->tokens;
     c->recipe.batch_patches = r->batch_patches * longer;

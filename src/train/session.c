@@ -65,6 +65,25 @@ static bool layout_make(const struct recipe *r, const struct mesh_limits *limits
                 r->sample_every);
 }
 
+/* What is about experts means nothing to a model that has none. */
+static bool experts_there(const struct recipe *r, const struct model_config *c)
+{
+    struct arena a = arena_make("experts");
+    const struct recipe_field *f;
+    int n = c->decoder.experts ? 0 : recipe_fields(&f);
+    bool ok = true;
+    for (int i = 0; i < n && ok; i++) {
+        bool about = !strcmp(f[i].section, "moe") || !strcmp(f[i].key, "ep") ||
+                     !strcmp(f[i].key, "etp");
+        char *key = arena_text(&a, "%s.%s", f[i].section, f[i].key);
+        if (about && recipe_changed(r, &a, key))
+            ok = fail("recipe: %s = %s, but the model has no experts", key,
+                      recipe_get(r, &a, key));
+    }
+    arena_free(&a);
+    return ok;
+}
+
 /* The model's config, or what may be meant instead of a folder that has none. */
 static bool config_read(struct arena *a, const char *path, struct model_config *config)
 {
@@ -93,7 +112,8 @@ bool session_layout(const struct recipe *r, struct mesh *out)
         struct capacity capacity = capacity_of(r, &config);
         struct mesh_limits limits = limits_of(&config, &capacity);
         limits.chunks = (int)r->parallel_chunks;
-        ok = layout_make(r, &limits, out) || fail_kind(FAULT_USAGE);
+        ok = (experts_there(r, &config) && layout_make(r, &limits, out)) ||
+             fail_kind(FAULT_USAGE);
     }
     arena_free(&a);
     return ok;

@@ -154,11 +154,15 @@ json_case() {                       # CODE WHAT TEXT FILE-CONTENT [NAME] [key=va
     local file=$tiny/${5:-x.jsonl}
     printf '%s\n' "$4" >"$file"
     refused "$1" "$2" "$file" "$3" data.sources.0.path="$file" data.sources.0.format=auto \
+        data.sources.0.prompt= \
         data.bad=fail data.window=1 batch.rows=1 batch.samples=1 train.steps=3 "${@:6}"
 }
 good='{"messages":[{"role":"user","content":[{"type":"image","image":"data/1-base_420.jpg"},{"type":"text","text":"Hm?"}]},{"role":"assistant","content":[{"type":"text","text":"Yes."}]}]}'
 printf '%s\n%s\n' "$good" "$good" >"$tiny/good.jsonl"
-trains "good JSON lines" data.sources.0.path="$tiny/good.jsonl" data.sources.0.format=auto
+trains "good JSON lines" data.sources.0.path="$tiny/good.jsonl" data.sources.0.format=auto \
+    data.sources.0.prompt=
+refused 2 "a prompt for JSON" "$tiny/good.jsonl" "has its own questions" \
+    data.sources.0.path="$tiny/good.jsonl" data.sources.0.format=auto
 json_case 3 "line that is no JSON" "not valid JSON" "$good"$'\n''{"messages": [oops' x.jsonl data.shuffle=false
 json_case 3 "line of a number" "not valid JSON" "$good"$'\n''42'
 json_case 3 "line without messages" "neither 'messages' nor" "$good"$'\n''{"text":"x"}'

@@ -244,7 +244,9 @@ static void what_does_not_fit_is_refused(void **state)
     recipe_of(&a, "recipes/qwen3-vl-30b-a3b-8.yaml", "batch.tokens=16384", &r);
     assert_fails(outlook(&r, &plain, &t), "lower batch.tokens");
     assert_int_equal(fail_fault(), FAULT_MEMORY);
-    recipe_of(&a, "recipes/qwen3-vl-30b-a3b-8.yaml", "parallel.dp=1;parallel.ep=1", &r);
+    recipe_of(&a, "recipes/qwen3-vl-30b-a3b-8.yaml", "parallel.dp=1", &r);
+    r.parallel_ep = 1;
+    r.moe_capacity = 0;
     assert_fails(outlook(&r, &plain, &t), "alone exceed it");
     assert_int_equal(fail_fault(), FAULT_MEMORY);
     struct outlook_options wrong = {.rank = 8};

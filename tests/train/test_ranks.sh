@@ -86,6 +86,13 @@ refused "parallel.tp=2" "tp 2 is outside 1 to 1" 1
 refused "parallel.tp=2 sample.every=1" "sample.every" 2
 refused "parallel.ep=2" "parallel.ranks (--ranks N) says how many ranks there are" 0
 
+# What is about experts means nothing to a model without them.
+cp -r "$tiny/model" "$tiny/dense"
+sed -i 's/"num_experts": 4/"num_experts": 0/' "$tiny/dense/config.json"
+refused "model.path=$tiny/dense moe.bias_rate=0.1" "moe.bias_rate = 0.1, but the model has no experts" 1
+refused "model.path=$tiny/dense parallel.ep=2" "parallel.ep = 2, but the model has no experts" 2
+train_well dense train.steps=1 model.path="$tiny/dense"
+
 # The recipe that a run leaves starts as many ranks again; with others it goes on and says so.
 train_well again --ranks 4 train.steps=3 parallel.tp=2 run.log=info "${common[@]}"
 "$vlmoe" train "$tiny/runs/again/recipe.yaml" run.name=same >"$tiny/same.log" 2>&1 ||
