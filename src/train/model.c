@@ -79,13 +79,15 @@ struct mesh_limits limits_of(const struct model_config *c,
     struct mesh_limits m = {
         .heads = d->heads, .groups = d->groups, .vocabulary = d->vocabulary,
         .experts = d->experts, .expert_hidden = d->experts ? d->expert_hidden : 0,
-        .layers = d->layers, .tokens = capacity->tokens,
+        .tokens = capacity->tokens,
+        .pieces = d->layers + 2,        /* embedding and head; as src/plan/cut.c */
     };
     for (int i = 0; i < d->layers; i++)
         if (!d->moe[i])
             m.hidden = d->hidden;
     if (c->has_vision) {
         int cell = v->merge * v->merge;
+        m.pieces += v->depth;
         m.vision_heads = v->heads;
         m.vision_hidden = v->hidden;
         m.merger_hidden = v->width * cell;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test_train_layouts.sh - eight layouts train as one rank does, and each goes on from what
+# test_train_layouts.sh - ten layouts train as one rank does, and each goes on from what
 # another one saved; what ends one rank ends all.
 #
 #     test_train_layouts.sh VLMOE [all]
@@ -13,7 +13,7 @@ tiny_setup
 # else the order of samples would follow from where the temporary folder is.
 law=(batch.rows=4 train.steps=6 checkpoint.every=3 checkpoint.keep=0 checkpoint.export=false
     optim.epsilon=1e-4 moe.z_coef=0.01 data.sources.0.name=tiny)
-ranks=(4 4 4 2 4 2 8 8)
+ranks=(4 4 4 2 4 2 8 8 4 7)
 layout=(
     "parallel.shard=parameters parallel.prefetch=2"
     "parallel.shard=gradients parallel.reduce=last parallel.replicate=2"
@@ -23,6 +23,8 @@ layout=(
     "parallel.pp=2 parallel.zero_bubble=true"
     "parallel.pp=2 parallel.tp=2 parallel.ep=4 parallel.reduce=last"
     "parallel.cp=2 parallel.tp=2 parallel.ep=4 parallel.keep_weights=true"
+    "parallel.pp=4 parallel.stages=V,2,1,H"             # more stages than decoder layers
+    "parallel.pp=7"                                     # as many as there can be
 )
 
 # near NAME KEY MOST FROM: one rank's figures within MOST, and its samples, from step FROM on
@@ -75,13 +77,13 @@ goes_on 0 one
 for i in "${!layout[@]}"; do
     for j in "${!layout[@]}"; do
         [ "$i" -ne "$j" ] || continue
-        [ "${2:-}" = all ] || [ "$j" -eq $(((i + 7) % 8)) ] || continue
+        [ "${2:-}" = all ] || [ "$j" -eq $(((i + 9) % 10)) ] || continue
         goes_on "$i" "$j"
     done
 done
 echo "$resumed resumed; worst: $(for key in "${!worst[@]}"; do
     printf '%s %s ' "$key" "${worst[$key]}"; done)"
-[ $resumed -eq "$([ "${2:-}" = all ] && echo 57 || echo 9)" ] ||
+[ $resumed -eq "$([ "${2:-}" = all ] && echo 91 || echo 11)" ] ||
     tiny_fail "$resumed resumed"
 
 # A late sample that is longer than a row: one rank meets it, all end, one tells.
