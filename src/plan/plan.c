@@ -10,7 +10,8 @@ const char *const step_name[STEP_KINDS] = {
     "offload", "fetch", "send", "recv", "send_dx", "recv_dx", "add", "tie",
 };
 const char *const memory_name[MEMORIES] = {
-    "weights", "gradients", "optimizer", "activations", "inputs", "workspace", "host",
+    "weights", "gradients", "optimizer", "activations",
+    "inputs", "workspace", "messages", "host",
 };
 
 /* ---- visits: one layer, one microbatch, one direction ---- */

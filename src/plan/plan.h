@@ -42,6 +42,9 @@ enum memory {
     MEMORY_WEIGHT, MEMORY_GRADIENT, MEMORY_OPTIMIZER,
     MEMORY_ACTIVATION,                  /* values and their gradients */
     MEMORY_INPUT, MEMORY_WORKSPACE,
+    MEMORY_MESSAGE,                     /* there because ranks talk: gathered weights,
+                                         * gradients on their way to their shards, what
+                                         * collectives and other stages bring */
     MEMORY_HOST,                        /* parked values: not in the device slab */
     MEMORIES
 };

@@ -70,9 +70,9 @@ void precision_units(const struct precision *x, struct plan *p, struct arena *a,
         struct buffer *b = &p->buffer[i];
         if (b->unit < 0)
             continue;
-        enum dtype d = b->kind == MEMORY_WEIGHT     ? x->value
-                       : b->kind == MEMORY_GRADIENT ? x->gradient
-                                                    : DTYPE_F32;
+        enum dtype d = b->kind == MEMORY_OPTIMIZER ? DTYPE_F32
+                       : b->gradient               ? x->gradient
+                                                   : x->value;
         b->bytes = b->bytes / dtype_bytes(DTYPE_F32) * dtype_bytes(d);
     }
     if (x->value != DTYPE_F32 && p->moments > 0)

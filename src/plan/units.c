@@ -33,18 +33,19 @@ static bool divided(const struct builder *b, int u)
     return b->p->ways[u] > 1;
 }
 
-static int buffer_of_unit(struct builder *b, enum memory kind, int u, int64_t count)
+static int buffer_of_unit(struct builder *b, enum memory kind, int u, bool gradient,
+                          int64_t count)
 {
     return buffer_new(b, (struct buffer){
         .kind = kind, .name = b->g->unit[u].name, .value = -1, .unit = u, .mb = -1,
-        .gradient = kind == MEMORY_GRADIENT, .bytes = count * dtype_bytes(DTYPE_F32)});
+        .gradient = gradient, .bytes = count * dtype_bytes(DTYPE_F32)});
 }
 
-/* Room for all shards together. */
-static int buffer_of_shards(struct builder *b, enum memory kind, int u)
+/* Room for all shards together, brought or to be taken by the ranks that have them. */
+static int buffer_of_shards(struct builder *b, int u, bool gradient)
 {
     struct flat f = unit_flat(b->p, u);
-    return buffer_of_unit(b, kind, u, flat_padded(&f));
+    return buffer_of_unit(b, MEMORY_MESSAGE, u, gradient, flat_padded(&f));
 }
 
 static struct step *step_of_unit(struct builder *b, enum step_kind kind, int u,
@@ -63,7 +64,7 @@ static void acquire_unit(struct builder *b, int u)
 {
     if (b->weight[u] >= 0)
         return;
-    b->weight[u] = b->p->sharding.weights ? buffer_of_shards(b, MEMORY_WEIGHT, u)
+    b->weight[u] = b->p->sharding.weights ? buffer_of_shards(b, u, false)
                                           : b->p->weight[u];
     struct step *s = step_of_unit(b, STEP_GATHER, u, -1);
     s->in[0] = b->p->weight[u];
@@ -170,7 +171,7 @@ void fill_dw(struct builder *b, struct step *s, const struct node *n)
             continue;
         int u = b->g->param[n->w[i]].unit;
         if (b->wgrad[u] < 0)
-            b->wgrad[u] = buffer_of_shards(b, MEMORY_GRADIENT, u);
+            b->wgrad[u] = buffer_of_shards(b, u, true);
         s->dw[i] = b->wgrad[u];
         s->beta_w[i] = b->written[n->w[i]];
         b->written[n->w[i]] = true;
@@ -218,7 +219,8 @@ static int buffer_whole(struct builder *b, enum memory kind, const char *name, i
                         bool shard)
 {
     struct flat f = unit_flat(b->p, u);
-    int i = buffer_of_unit(b, kind, u, shard ? f.each : flat_padded(&f));
+    int i = buffer_of_unit(b, kind, u, kind == MEMORY_GRADIENT,
+                           shard ? f.each : flat_padded(&f));
     b->p->buffer[i].whole = true;
     b->p->buffer[i].name = name;
     return i;

@@ -76,26 +76,6 @@ static void kinds_row(const char *first, const int64_t *bytes, double unit,
     text_add(t, "%12.2f\n", (double)device / unit);
 }
 
-/* Live at the peak because ranks talk: gathered weights, gradients on their way, what
- * collectives and other stages bring. */
-static int64_t talking(const struct plan *p)
-{
-    const struct graph *g = p->graph;
-    int64_t sum = 0;
-    for (int64_t i = 0; i < p->nbuffer; i++) {
-        const struct buffer *x = &p->buffer[i];
-        bool live =
-            x->first >= 0 && x->first <= p->peak_step && p->peak_step <= x->last;
-        if (x->whole || x->kind == MEMORY_HOST || !live)
-            continue;
-        int node = x->value >= 0 ? g->value[x->value].node : -1;
-        bool moved =
-            node >= 0 && !x->gradient && g->node[node].kind->lane == LANE_LAYER;
-        sum += x->unit >= 0 || moved ? x->bytes : 0;
-    }
-    return sum;
-}
-
 static void memory_print(const struct outlook *o, const struct outlook_stage *s,
                          struct text *t)
 {
@@ -126,8 +106,6 @@ static void memory_print(const struct outlook *o, const struct outlook_stage *s,
             kinds_row(row[i].component, row[i].bytes, unit, t);
     }
     kinds_row("all", sum.bytes, unit, t);
-    text_add(t, "of it for communication (gathered weights, gradients and rows on "
-                "their way): %.2f %s\n", (double)talking(p) / unit, name);
     text_add(t, "allocated: %.2f %s (%lld bytes), of it %.2f state; %.2f parked on the "
                 "host\n", (double)p->bytes / unit, name, (long long)p->bytes,
              (double)p->state_bytes / unit, (double)p->host_bytes / unit);

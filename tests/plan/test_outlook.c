@@ -176,6 +176,46 @@ static void ranks_of_a_stage_are_alike(void **state)
     }
 }
 
+/* Memory for messages is what collectives, gathers and other stages write, and the
+ * gradients that are summed on their way out; a rank alone has none. */
+static void messages_are_what_ranks_bring(void **state)
+{
+    (void)state;
+    for (int i = -1; i < COUNT(layouts); i++) {
+        struct arena a = arena_make("test");
+        struct recipe r;
+        struct outlook o;
+        int messages = 0;
+        open_ok(&a, small, i < 0 ? "" : layouts[i], &r, &o);
+        for (int k = 0; k < o.stages; k++) {
+            const struct plan *p = o.stage[k].session.plan;
+            bool *brought = NEW(&a, bool, p->nbuffer);
+            for (int64_t j = 0; j < p->nstep; j++) {
+                const struct step *s = &p->step[j];
+                bool talks = s->lane == LANE_LAYER || s->lane == LANE_PIPE;
+                if (s->kind == STEP_REDUCE && s->in[0] != s->out[0])
+                    brought[s->in[0]] = true;
+                if (s->kind == STEP_GATHER && s->in[0] != s->out[0])
+                    brought[s->out[0]] = true;
+                for (int n = 0; n < MAX_IO && talks; n++) {
+                    if (s->out[n] >= 0)
+                        brought[s->out[n]] = true;
+                    if (s->din[n] >= 0 && s->beta[n] == 0)
+                        brought[s->din[n]] = true;
+                }
+            }
+            for (int64_t j = 0; j < p->nbuffer; j++) {
+                const struct buffer *x = &p->buffer[j];
+                messages += x->kind == MEMORY_MESSAGE;
+                assert_int_equal(x->kind == MEMORY_MESSAGE, brought[j] && !x->whole);
+            }
+        }
+        assert_true(i < 0 ? messages == 0 : messages > 5);
+        outlook_close(&o);
+        arena_free(&a);
+    }
+}
+
 /* Every second of a rank is one of four, and what is exposed was communication. */
 static void time_adds_up(void **state)
 {
@@ -341,6 +381,7 @@ int main(void)
         cmocka_unit_test(numbers_by_hand),
         cmocka_unit_test(an_outlook_is_the_plan_that_runs),
         cmocka_unit_test(ranks_of_a_stage_are_alike),
+        cmocka_unit_test(messages_are_what_ranks_bring),
         cmocka_unit_test(time_adds_up),
         cmocka_unit_test(types_count),
         cmocka_unit_test(what_does_not_fit_is_refused),
