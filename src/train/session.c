@@ -170,7 +170,7 @@ static bool plan_make(struct session *s, bool trains, const struct plan *state)
     if (!policy_parse(policy, &s->arena, &s->model.graph, r->memory_recompute,
                       r->memory_offload))
         return fail_in("recipe: memory") || fail_kind(FAULT_USAGE);
-    policy->slack = r->memory_slack;
+    policy->slack = s->precision ? 1 : r->memory_slack;         /* placed again below */
     policy->keep_weights = r->parallel_keep_weights;
     const struct sharding sharding = sharding_of(r);
     int dp = s->crew ? s->crew->mesh.layout.dp : 1;
@@ -192,7 +192,7 @@ static bool plan_make(struct session *s, bool trains, const struct plan *state)
         .moments = trains ? 2 : 0, .sharding = &sharding,
         .output = output, .outputs = outputs, .state = state});
     if (s->precision)
-        precision_units(s->precision, s->plan, &s->arena, policy->slack);
+        precision_units(s->precision, s->plan, &s->arena, r->memory_slack);
     return true;
 }
 

@@ -54,26 +54,44 @@ static void recipes_read_as_before(void **state)
     }
 }
 
-/* The limit: 1,024 ranks of 235B in 5 s and 2 GB.  Processor time, since a test
- * machine may be shared; other builds are slower. */
-static void a_thousand_ranks_are_quick(void **state)
+static double seconds_of(struct timeval t)
 {
-    (void)state;
+    return (double)t.tv_sec + 1e-6 * (double)t.tv_usec;
+}
+
+/* Processor seconds and KiB that planning this takes. */
+static double planning(const char *overrides, int64_t *most)
+{
     struct arena a = arena_make("test");
     struct recipe r;
     struct outlook o;
     struct rusage before, after;
     getrusage(RUSAGE_SELF, &before);
-    open_ok(&a, "recipes/qwen3-vl-235b-a22b-1024.yaml", "", &r, &o);
+    open_ok(&a, "recipes/qwen3-vl-235b-a22b-1024.yaml", overrides, &r, &o);
     getrusage(RUSAGE_SELF, &after);
     assert_int_equal(o.crew.mesh.layout.world, 1024);
     outlook_close(&o);
     arena_free(&a);
-    double seconds = (double)(after.ru_utime.tv_sec - before.ru_utime.tv_sec);
+    *most = after.ru_maxrss;
+    return seconds_of(after.ru_utime) - seconds_of(before.ru_utime);
+}
+
+/* The limit: 1,024 ranks of 235B in 5 s and 2 GB, at any slack.  Processor time, since
+ * a test machine may be shared; other builds are slower. */
+static void a_thousand_ranks_are_quick(void **state)
+{
+    (void)state;
+    static const char *const slack[] = {"", "memory.slack=1.1", "memory.slack=4"};
+    double seconds = 0;
+    int64_t most = 0;
+    for (int i = 0; i < COUNT(slack); i++) {
+        double one = planning(slack[i], &most);
+        seconds = MAX(seconds, one);
+    }
 #if defined __OPTIMIZE__ && !defined __SANITIZE_ADDRESS__ && \
     !defined __SANITIZE_THREAD__
     assert_true(seconds <= 5);
-    assert_true(after.ru_maxrss < 2 << 20);             /* KiB */
+    assert_true(most < 2 << 20);
 #else
     assert_true(seconds <= 60);
 #endif
