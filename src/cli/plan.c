@@ -40,6 +40,7 @@ const struct command command_plan = {
     "  --rank R         show this rank (default: the one that needs most memory)\n"
     "  --hardware NAME  h100, h200, b200, gb200, cpu, or a file; recipes/hardware\n"
     "  --explain        list every step with its lane and waits\n"
-    "  --search         look for a better layout, recompute and row size\n\n"
+    "  --search         try layouts, recompute and row sizes; say which is fastest\n"
+    "                   and why the others lose, with --explain of each\n\n"
     "example: vlmoe plan recipes/qwen3-vl-30b-a3b-8.yaml --hardware h200", run,
 };

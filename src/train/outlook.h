@@ -9,7 +9,10 @@
 struct outlook_options {
     int rank;                   /* to show in detail; -1: the one that needs most */
     const char *hardware;       /* hardware table; NULL: the recipe's plan.hardware */
-    bool explain;               /* list every step of the rank */
+    bool explain;               /* list every step of the rank; of a search every
+                                 * candidate */
+    bool fitting;               /* stop at the first stage that does not fit: what
+                                 * follows is not planned, there is no time */
 };
 
 #define GIB (1024.0 * 1024 * 1024)
@@ -17,7 +20,9 @@ struct outlook_options {
 /* One rank of each stage stands for all of its stage: they run the same plan over equal
  * shares (only their links to other nodes may differ). */
 struct outlook_stage {
-    int rank;                   /* the first of the stage */
+    struct rank rank;           /* the first of the stage */
+    bool ok;
+    struct failure why;         /* not */
     struct session session;
     struct work *work;          /* [steps] */
     double *cost;               /* [steps] seconds */
@@ -32,7 +37,7 @@ struct outlook {
     struct crew crew;           /* the mesh */
     struct precision precision;
     struct workload load;
-    int stages;
+    int stages;                 /* planned: all, but for options.fitting */
     struct outlook_stage *stage;
     int largest;                /* the stage that needs most device memory */
     int64_t have;               /* bytes a rank may take */

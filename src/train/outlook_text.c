@@ -44,7 +44,7 @@ static void head_print(const struct outlook *o, const struct outlook_stage *s,
     else
         text_add(t, "types: f32 throughout\n");
     text_add(t, "\n%s", mesh_text(&o->crew.mesh, t->arena));
-    text_add(t, "\nrank %d\n", s->rank);
+    text_add(t, "\nrank %d\n", s->rank.rank);
     parameters_print(o, &s->session, t);
 }
 
@@ -95,7 +95,7 @@ static void memory_print(const struct outlook *o, const struct outlook_stage *s,
     }
     struct memory_row sum = {0};
     int rows = plan_memory(p, t->arena, &row);
-    kinds_head(arena_text(t->arena, "rank %d", s->rank), t);
+    kinds_head(arena_text(t->arena, "rank %d", s->rank.rank), t);
     for (int i = 0; i < rows; i++) {
         int64_t any = 0;
         for (int k = 0; k < MEMORIES; k++) {
@@ -111,7 +111,7 @@ static void memory_print(const struct outlook *o, const struct outlook_stage *s,
              (double)p->state_bytes / unit, (double)p->host_bytes / unit);
     const struct outlook_stage *most = &o->stage[o->largest];
     if (outlook_fits(o))
-        text_add(t, "fits: rank %d needs most, %.2f of %.2f %s\n", most->rank,
+        text_add(t, "fits: rank %d needs most, %.2f of %.2f %s\n", most->rank.rank,
                  (double)most->need / unit, (double)o->have / unit, name);
 }
 
@@ -177,8 +177,8 @@ static void traffic_print(const struct outlook *o, const struct outlook_stage *s
     }
     if (n == 0)
         return;
-    text_add(t, "\nmessages to rank %d, a step\n%-14s%-30s%10s%14s%14s%12s\n", s->rank,
-             "what", "group", "calls", "GB in node", "GB across", "ms");
+    text_add(t, "\nmessages to rank %d, a step\n%-14s%-30s%10s%14s%14s%12s\n",
+             s->rank.rank, "what", "group", "calls", "GB in node", "GB across", "ms");
     for (int64_t k = 0; k < n; k++)
         if (flow[k].inside + flow[k].across > 0)
             text_add(t, "%-14s%-30s%10lld%14.3f%14.3f%12.2f\n", flow[k].what,
@@ -197,14 +197,14 @@ static void time_print(const struct outlook *o, const struct outlook_stage *s,
     int world = o->crew.mesh.layout.world;
     text_add(t, "\nwork: model %.4g TFLOP a step, %.4g a rank; hardware %.4g on rank "
                 "%d (full rows, all room, what runs again)\n", o->flops / 1e12,
-             o->flops / 1e12 / world, s->flops / 1e12, s->rank);
+             o->flops / 1e12 / world, s->flops / 1e12, s->rank.rank);
     text_add(t, "typical: samples of %lld tokens, images of %lld patches; %.0f%% of "
                 "the experts' room is used\n",
              (long long)(r->plan_sample ? r->plan_sample : r->batch_tokens),
              (long long)(r->plan_image ? r->plan_image : r->batch_patches),
              100 * o->load.routed);
     text_add(t, "rank %d alone: compute %.2f ms, communication %.2f ms, of it exposed "
-                "%.2f ms, other waits %.2f ms, update %.2f ms\n", s->rank,
+                "%.2f ms, other waits %.2f ms, update %.2f ms\n", s->rank.rank,
              f->compute * 1e3, f->communication * 1e3, f->exposed * 1e3, f->idle * 1e3,
              f->update * 1e3);
     if (o->stages > 1)
