@@ -63,7 +63,9 @@ struct decoder_graph {                  /* values; NONE where not asked for */
      * does the step again with more room. */
     int overflow;
     int logits;                         /* [T,V] */
-    int best, best_logit;               /* i32 [T] and [T,1] */
+    /* i32 [T/cp] and [T/cp,1]: at own places (places_of_row) the best of the words that
+     * this tp rank has, numbered from its first, best_first. */
+    int best, best_logit, best_first;
 };
 
 /* `vision` NULL: text only.  Fills `out`. */

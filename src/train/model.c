@@ -3,6 +3,12 @@
 
 #include "base/text.h"
 
+static enum dispatcher dispatcher_of(const struct recipe *r)
+{
+    return strcmp(r->moe_dispatcher, "allgather") == 0 ? DISPATCHER_ALLGATHER
+                                                       : DISPATCHER_ALLTOALL;
+}
+
 struct model_purpose purpose_train(const struct recipe *r, const struct model_config *c,
                                    unsigned frozen)
 {
@@ -15,9 +21,7 @@ struct model_purpose purpose_train(const struct recipe *r, const struct model_co
             .loss = true,
             .capacity = r->moe_capacity,
             .cp_ring = r->parallel_cp_ring,
-            .dispatcher = strcmp(r->moe_dispatcher, "allgather") == 0
-                              ? DISPATCHER_ALLGATHER
-                              : DISPATCHER_ALLTOALL,
+            .dispatcher = dispatcher_of(r),
         },
     };
 }
@@ -25,7 +29,8 @@ struct model_purpose purpose_train(const struct recipe *r, const struct model_co
 struct model_purpose purpose_generate(const struct recipe *r)
 {
     return (struct model_purpose){
-        .decoder = {.bias = r->moe_bias_rate > 0, .best = true},
+        .decoder = {.bias = r->moe_bias_rate > 0, .best = true,
+                    .cp_ring = r->parallel_cp_ring, .dispatcher = dispatcher_of(r)},
     };
 }
 

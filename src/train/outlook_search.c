@@ -177,8 +177,8 @@ static void progress_say(struct search *x)
     struct arena a = arena_make("progress");
     const char *best = "none fits so far";
     if (b)
-        best = arena_text(&a, "best so far %.0f tokens/s a rank (pp %d dp %d cp %d tp %d "
-                          "ep %d)", b->speed, b->pp, b->dp, b->cp, b->tp, b->ep);
+        best = arena_text(&a, "best so far %.0f tokens/s a rank (pp %d dp %d cp %d tp "
+                          "%d ep %d)", b->speed, b->pp, b->dp, b->cp, b->tp, b->ep);
     const char *line = arena_text(&a, "%lld candidates, %s", (long long)x->count, best);
     double now = clock_seconds();
     if (log_terminal()) {

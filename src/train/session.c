@@ -53,16 +53,10 @@ static bool layout_make(const struct recipe *r, const struct mesh_limits *limits
                fail_in("recipe: parallel");
     int dp = out->layout.dp;
     int64_t rows = r->batch_rows;
-    if (rows % dp)
-        return fail("recipe: batch.rows %" PRId64 " does not divide over %d "
-                    "data-parallel ranks; nearest is %" PRId64, rows, dp,
-                    MAX((rows + dp / 2) / dp, 1) * dp);
-    bool whole = out->layout.pp * out->layout.cp * out->layout.tp == 1;
-    return whole || !r->sample_every ||
-           fail("recipe: sample.every %" PRId64
-                " needs ranks with the whole model: pp, "
-                "cp and tp 1; set it to 0 and use vlmoe generate",
-                r->sample_every);
+    return rows % dp == 0 ||
+           fail("recipe: batch.rows %" PRId64 " does not divide over %d "
+                "data-parallel ranks; nearest is %" PRId64, rows, dp,
+                MAX((rows + dp / 2) / dp, 1) * dp);
 }
 
 /* What is about experts means nothing to a model that has none. */
@@ -439,7 +433,7 @@ struct view_of_model *session_view(struct session *s,
     model_record(&s->arena, &s->model.config, capacity, &same, s->model.graph.mesh,
                  s->model.graph.rank, &v->model);
     const struct decoder_graph *d = &v->model.decoder;
-    const int wanted[] = {d->loss, d->cross_entropy, d->logits, d->best};
+    const int wanted[] = {d->loss, d->cross_entropy, d->logits, d->best, d->best_logit};
     int *output = NEW(&s->arena, int, COUNT(wanted)), outputs = 0;
     for (int i = 0; i < COUNT(wanted); i++)
         if (wanted[i] != NONE)
@@ -450,25 +444,76 @@ struct view_of_model *session_view(struct session *s,
         .moments = s->plan->moments, .output = output, .outputs = outputs,
         .state = s->plan});
     v->feed = feed_make(&s->arena, &v->model);
+    if (d->best != NONE) {
+        v->best = NEW(&s->arena, int32_t, capacity->tokens);
+        v->key = NEW(&s->arena, int64_t, capacity->tokens);
+    }
     return v;
 }
 
-static bool row_run(struct session *s, struct view_of_model *v, const struct row *row,
-                    const int32_t *want, double *loss)
+int session_ways(const struct session *s)
 {
+    return s->crew ? s->crew->mesh.layout.dp : 1;
+}
+
+/* A number that is larger for a larger logit, and of equal ones for the lower id. */
+static int64_t key_of(float logit, int32_t id)
+{
+    uint32_t bits;
+    memcpy(&bits, &logit, sizeof bits);
+    bits = bits >> 31 ? ~bits : bits | 1u << 31;
+    return (int64_t)((uint64_t)bits << 31 | (uint32_t)(INT32_MAX - id));
+}
+
+/* The best words of the row, of those that the ranks found at their places among their
+ * words: a rank of the last stage has some, others have none. */
+static bool best_meet(struct session *s, struct view_of_model *v)
+{
+    const struct decoder_graph *d = &v->model.decoder;
+    int64_t T = v->model.capacity.tokens, k = 0;
+    struct places p = places_of_row(&v->model.graph, T);
+    struct tensor id = machine_value(s->machine, d->best, 0);
+    struct tensor logit = machine_value(s->machine, d->best_logit, 0);
+    for (int64_t t = 0; t < T; t++)
+        v->key[t] = -1;
+    for (int i = 0; i < 2 && tensor_is(id); i++)
+        for (int64_t t = p.from[i]; t < p.from[i] + p.count[i]; t++, k++) {
+            int32_t word = ((const int32_t *)id.data)[k];
+            if (word >= 0)
+                v->key[t] = key_of(((const float *)logit.data)[k],
+                                   word + d->best_first);
+        }
+    if (!comm_max(machine_world(s->machine), DTYPE_I64, v->key, T))
+        return fail_kind(FAULT_RANK);
+    for (int64_t t = 0; t < T; t++)
+        v->best[t] = v->key[t] < 0 ? -1 : INT32_MAX - (int32_t)(v->key[t] & INT32_MAX);
+    return true;
+}
+
+/* Data-parallel ranks take a row each; those without one run the last again, for the
+ * others to meet, and do not count it. */
+static bool rows_run(struct session *s, struct view_of_model *v,
+                     const struct row *const *row, int rows, const int32_t *want,
+                     double *loss)
+{
+    const struct mesh *m = s->crew ? &s->crew->mesh : NULL;
     int value = v->model.decoder.cross_entropy;
+    int at = m ? view_group_index(&m->dense, s->rank->rank, ON_DP) : 0;
+    const struct row *own = row[MIN(at, rows - 1)];
     double sum = 0;
-    feed_row(&v->feed, s->machine, &v->model, 0, row, 1, (double)row->live,
+    feed_row(&v->feed, s->machine, &v->model, 0, own, 1, (double)own->live,
              s->router_bias, want);
     if (!machine_step(s->machine))
         return false;
-    if (value != NONE && (!s->crew || mesh_speaks(&s->crew->mesh, s->rank->rank)))
+    if (value != NONE && at < rows && (!m || mesh_speaks(m, s->rank->rank)))
         sum = *(const float *)machine_value(s->machine, value, 0).data;
-    /* Every data-parallel rank ran the same row.  Now nobody reads it any more. */
+    if (v->best && !best_meet(s, v))
+        return false;
+    /* Now nobody reads the rows any more. */
     if (!comm_all_reduce(machine_world(s->machine), DTYPE_F64, &sum, 1))
         return fail_kind(FAULT_RANK);
     if (loss)
-        *loss = sum / (s->crew ? s->crew->mesh.layout.dp : 1);
+        *loss = sum;
     return true;
 }
 
@@ -477,16 +522,19 @@ static bool meet(const struct session *s)
     return comm_barrier(machine_world(s->machine)) || fail_kind(FAULT_RANK);
 }
 
-bool session_row(struct session *s, struct view_of_model *v, const struct row *row,
-                 const int32_t *want, double *loss)
+bool session_rows(struct session *s, struct view_of_model *v,
+                  const struct row *const *row, int rows, const int32_t *want,
+                  double *loss)
 {
+    REQUIRE(rows >= 1 && rows <= session_ways(s) && (!want || rows == 1));
     if (s->crew) {
         s->crew->row = row;
+        s->crew->rows = rows;
         s->crew->want = want;
         s->crew->end = false;
     }
-    bool ok = meet(s) && row_run(s, v, row, want, loss);
-    /* Where a rank was lost others may still be at it, and the row is the caller's. */
+    bool ok = meet(s) && rows_run(s, v, row, rows, want, loss);
+    /* Where a rank was lost others may still be at them, and they are the caller's. */
     const struct timespec nap = {.tv_nsec = 1000000};
     while (!ok && s->crew && atomic_load(&s->crew->inside) > 0)
         nanosleep(&nap, NULL);
@@ -506,7 +554,9 @@ bool session_follow(struct session *s, struct view_of_model *v)
         atomic_fetch_add(&s->crew->inside, 1);
         bool ok = meet(s);
         more = ok && !s->crew->end;
-        ok = ok && (more ? row_run(s, v, s->crew->row, s->crew->want, NULL) : meet(s));
+        ok = ok && (more ? rows_run(s, v, s->crew->row, s->crew->rows, s->crew->want,
+                                    NULL)
+                         : meet(s));
         atomic_fetch_sub(&s->crew->inside, 1);
         if (!ok)
             return false;

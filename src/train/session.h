@@ -14,11 +14,12 @@
 
 #include <stdatomic.h>
 
-/* What the ranks of one process share: the layout, and the row that rank 0 has all of
- * them run (session_row). */
+/* What the ranks of one process share: the layout, and the rows that rank 0 has them
+ * run (session_rows). */
 struct crew {
     struct mesh mesh;
-    const struct row *row;
+    const struct row *const *row;
+    int rows;
     const int32_t *want;
     bool end;
     atomic_int inside;                  /* ranks that may read the row */
@@ -85,16 +86,26 @@ void session_close(struct session *s);
 
 /* Another purpose over the same weights: a model recorded for it and a forward plan of
  * one microbatch.  Use machine_use(s->machine, v->plan), then feed_row. */
-struct view_of_model { struct model model; struct plan *plan; struct feed feed; };
+struct view_of_model {
+    struct model model;
+    struct plan *plan;
+    struct feed feed;
+    int32_t *best;                      /* [T] of the row that ran last, -1 where none
+                                         * was wanted; NULL: the view chooses none */
+    int64_t *key;                       /* [T] for it */
+};
 struct view_of_model *session_view(struct session *s,
                                    const struct model_purpose *purpose,
                                    const struct capacity *capacity);
-/* Run one row through the view that is in use, on all ranks: rank 0 calls session_row
- * for each and session_end, the others session_follow, which returns after that.
- * `loss`, where not NULL, gets the cross entropy summed over the row, if the view has
- * one. */
-MUST_USE bool session_row(struct session *s, struct view_of_model *v,
-                          const struct row *row, const int32_t *want, double *loss);
+/* Rows that run at once: one for each data-parallel rank. */
+int session_ways(const struct session *s);
+/* Run so many rows (at most session_ways) through the view that is in use, on all
+ * ranks: rank 0 calls session_rows and session_end, the others session_follow, which
+ * returns after that.  `loss`, where not NULL, gets the cross entropy summed over the
+ * rows, each counted once, if the view has one.  `want`: of a single row. */
+MUST_USE bool session_rows(struct session *s, struct view_of_model *v,
+                           const struct row *const *row, int rows, const int32_t *want,
+                           double *loss);
 MUST_USE bool session_end(struct session *s);
 MUST_USE bool session_follow(struct session *s, struct view_of_model *v);
 
