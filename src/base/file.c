@@ -161,6 +161,9 @@ static bool lock_busy(const char *path, int fd)
 bool file_lock(const char *path, int *lock)
 {
     char owner[300], host[256] = "";
+    if (folder_exists(path))
+        return fail("file: %s is a folder, expected a file to lock; move it away",
+                    path);
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0)
         return file_fail("open", path);

@@ -25,6 +25,20 @@ bool hf_has_weights(const char *folder)
     return has;
 }
 
+bool hf_has_torch_weights(const char *folder)
+{
+    struct arena a = arena_make("names");
+    char **name;
+    int64_t n = 0;
+    bool has = false;
+    if (folder_exists(folder) && !folder_list(&a, folder, &name, &n))
+        fail_clear();                   /* whoever reads the folder says why */
+    for (int64_t i = 0; i < n; i++)
+        has |= text_starts(name[i], "pytorch_model") && text_ends(name[i], ".bin");
+    arena_free(&a);
+    return has;
+}
+
 static int by_text(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);

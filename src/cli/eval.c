@@ -36,6 +36,10 @@ static bool loss_print(struct session *s, struct view_of_model *v)
     printf("loss %.6f  supervised tokens %" PRId64 "  samples %" PRId64
            "  images %" PRId64 "  rows %" PRId64 "\n",
            e.loss, e.ledger.supervised, e.ledger.samples, e.ledger.images, e.rows);
+    if (e.ledger.dropped)
+        printf("left out: %" PRId64 " samples that cannot be read, %" PRId64
+               " too long, %" PRId64 " without loss\n", e.ledger.bad,
+               e.ledger.too_long, e.ledger.no_loss);
     return true;
 }
 

@@ -10,10 +10,9 @@ static bool run(struct arena *arena, int argc, char **argv)
     struct text t = text_make(arena);
     struct outlook_options o = {.rank = -1};
     const char *world = NULL;
-    int64_t rank = -1;
     bool search = false;
     const struct option option[] = {
-        {"world", &world, NULL, NULL}, {"rank", NULL, &rank, NULL},
+        {"world", &world, NULL, NULL}, {"rank", NULL, &o.rank, NULL},
         {"hardware", &o.hardware, NULL, NULL}, {"explain", NULL, NULL, &o.explain},
         {"search", NULL, NULL, &search},
     };
@@ -22,7 +21,6 @@ static bool run(struct arena *arena, int argc, char **argv)
     override_add(&a, "parallel.ranks", world);
     if (!recipe_open(&a, r))
         return false;
-    o.rank = (int)MIN(rank, INT32_MAX);
     bool ok = search ? outlook_search(r, &o, &t) : outlook(r, &o, &t);
     fputs(t.at, stdout);
     return ok;

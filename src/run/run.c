@@ -500,11 +500,6 @@ int64_t machine_ran(const struct machine *m, int64_t tally)
     return sum;
 }
 
-int64_t machine_steps(const struct machine *m)
-{
-    return m->steps;
-}
-
 bool machine_evidence(const struct machine *m)
 {
     for (int64_t i = 0; i < m->plan->ntally; i++) {

@@ -83,7 +83,6 @@ void trace_json(const struct plan *p, const struct span *span, struct text *t);
 
 /* Evidence: steps run so far of each row of plan.tally, by the current plan. */
 int64_t machine_ran(const struct machine *m, int64_t tally);
-int64_t machine_steps(const struct machine *m);         /* machine_step calls on it */
 /* Fails when what ran is not steps * plan.tally. */
 MUST_USE bool machine_evidence(const struct machine *m);
 

@@ -15,6 +15,20 @@ static bool rows_loss(struct session *s, struct view_of_model *v,
     return true;
 }
 
+/* Rows book what was left out before them, the end of the split what came after all. */
+static void left_out_count(struct session *s, struct loader *loader, bool end,
+                           struct ledger *to)
+{
+    struct cursor all;
+    if (end)
+        left_out_row(s, loader);
+    loader_cursor(loader, &all);
+    to->bad = all.bad;
+    to->too_long = all.too_long;
+    to->no_loss = all.no_loss;
+    to->dropped = all.bad + all.too_long + all.no_loss;
+}
+
 bool evaluate(struct session *s, struct view_of_model *view, int64_t rows,
               struct evaluation *out)
 {
@@ -41,6 +55,8 @@ bool evaluate(struct session *s, struct view_of_model *view, int64_t rows,
         ok = ok && (n == 0 || rows_loss(s, view, row, n, &sum));
         out->rows += n;
     }
+    if (ok && loader)
+        left_out_count(s, loader, end, &out->ledger);
     if (loader)
         loader_close(loader);
     arena_free(&a);

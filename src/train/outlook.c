@@ -158,14 +158,15 @@ bool outlook_open(struct outlook *o, const struct recipe *r,
     o->have = h->memory > 0 ? (int64_t)(h->memory - h->reserve)
                             : device_memory_free() / l->world;  /* ranks are threads */
     if (options->rank >= l->world) {
-        fail("plan: rank %d of %d ranks, numbered from 0", options->rank, l->world);
+        fail("plan: there is no rank %lld of %d ranks, numbered from 0",
+             (long long)options->rank, l->world);
         return fail_kind(FAULT_USAGE);
     }
     o->stage = NEW(&o->arena, struct outlook_stage, l->pp);
     for (int i = 0, each = l->world / l->pp; i < l->pp; i++) {
         bool shown = options->rank >= 0 && options->rank / each == i;
-        o->stage[i].rank = (struct rank){.rank = shown ? options->rank : i * each,
-                                         .ranks = l->world};
+        o->stage[i].rank = (struct rank){
+            .rank = shown ? (int)options->rank : i * each, .ranks = l->world};
     }
     if (!stages_open(o, r, options->fitting))
         return false;

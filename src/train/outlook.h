@@ -7,7 +7,7 @@
 #include "train/session.h"
 
 struct outlook_options {
-    int rank;                   /* to show in detail; -1: the one that needs most */
+    int64_t rank;               /* to show in detail; -1: the one that needs most */
     const char *hardware;       /* hardware table; NULL: the recipe's plan.hardware */
     bool explain;               /* list every step of the rank; of a search every
                                  * candidate */

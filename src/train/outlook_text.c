@@ -221,7 +221,7 @@ void outlook_print(const struct outlook *o, const struct outlook_options *option
                    struct text *t)
 {
     const struct view *v = &o->crew.mesh.dense;
-    int at = options->rank >= 0 ? view_at(v, options->rank, AXIS_PP) : o->largest;
+    int at = options->rank >= 0 ? view_at(v, (int)options->rank, AXIS_PP) : o->largest;
     const struct outlook_stage *s = &o->stage[at];
     head_print(o, s, t);
     memory_print(o, s, t);

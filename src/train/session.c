@@ -374,16 +374,43 @@ bool session_data(struct session *s)
 
 /* ---- machine ---- */
 
+/* Load the folder's weights, or make fresh ones? */
+static bool weights_choose(const struct recipe *r, bool *load)
+{
+    bool there = hf_has_weights(r->model_path);
+    *load = !strcmp(r->model_weights, "load") ||
+            (!strcmp(r->model_weights, "auto") && there);
+    if (there || !strcmp(r->model_weights, "fresh") ||
+        !hf_has_torch_weights(r->model_path))
+        return true;
+    fail("model: %s has weights in pytorch_model*.bin alone, which are not read here; "
+         "write them as safetensors (in Python: from_pretrained(...).save_pretrained("
+         "FOLDER) of transformers), or set model.weights=fresh to begin from nothing",
+         r->model_path);
+    return fail_kind(FAULT_CHECKPOINT);
+}
+
+/* Threads of this rank; 0: one per core. */
+static int threads_of(const struct session *s)
+{
+    enum { MANY = 4 };                  /* times the cores */
+    int64_t wanted = s->recipe->device_threads, ranks = s->rank ? s->rank->ranks : 1;
+    int cores = device_cores();
+    if (wanted * ranks > MANY * cores && session_leads(s))
+        log_warn("device", "device.threads %" PRId64 " for each of %" PRId64 " ranks "
+                 "are %" PRId64 " threads on %d cores; 0 takes one per core", wanted,
+                 ranks, wanted * ranks, cores);
+    return ranks > 1 && !wanted ? MAX(cores / (int)ranks, 1) : (int)wanted;
+}
+
 bool session_machine(struct session *s)
 {
     const struct recipe *r = s->recipe;
-    bool load = !strcmp(r->model_weights, "load") ||
-                (!strcmp(r->model_weights, "auto") && hf_has_weights(r->model_path));
+    bool load;
+    if (!weights_choose(r, &load))
+        return false;
     s->ops = &ops_cpu;
-    int ranks = s->rank ? s->rank->ranks : 1;
-    bool share = ranks > 1 && !r->device_threads;       /* the machine's cores */
-    s->team =
-        team_make(share ? MAX(device_cores() / ranks, 1) : (int)r->device_threads);
+    s->team = team_make(threads_of(s));
     s->stream = (struct stream){.team = s->team};
     if (!machine_make(&s->arena, s->plan, &(struct machine_options){
             .ops = s->ops, .rank = s->rank, .team = s->team,

@@ -218,7 +218,9 @@ static bool run_claim(struct trainer *t, struct arena *a)
     if (!folder_make(t->run))
         return false;
     t->locked = file_lock(path_join(a, t->run, "lock"), &t->lock);
-    return t->locked || fail_in("train: somebody trains the run %s", t->run);
+    return t->locked || fail_in(fail_fault() == FAULT_REFUSED
+                                    ? "train: somebody trains the run %s"
+                                    : "train: run %s", t->run);
 }
 
 static bool run_write(struct trainer *t, struct arena *a)

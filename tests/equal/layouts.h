@@ -285,30 +285,38 @@ static inline struct model_purpose layout_purpose(const struct layout_run *x,
     return p;
 }
 
+/* One rank's recording and plan, in `a`; NULL: what the trial asks for is refused. */
+static inline struct plan *layout_plan(struct arena *a, const struct layout_run *x,
+                                       int rank, struct model *m)
+{
+    struct recipe *r = NEW(a, struct recipe, 1);
+    struct policy *policy = NEW(a, struct policy, 1);
+    struct stages *stages = NEW(a, struct stages, 1);
+    struct order *order = NEW(a, struct order, 1);
+    int pp = x->mesh.layout.pp, stage = view_at(&x->mesh.dense, rank, AXIS_PP);
+    layout_recipe(a, r);
+    struct model_purpose purpose = layout_purpose(x, r);
+    model_record(a, &x->config, &x->rows->capacity, &purpose,
+                 x->mesh.layout.world > 1 ? &x->mesh : NULL, rank, m);
+    if (!layout_policy(x->trial, a, &m->graph, policy) ||
+        (pp > 1 && !layout_stages(x->trial, a, &m->graph, stages)))
+        return NULL;
+    *order = layout_order(x->trial, a, stage, pp, x->rows->count / x->mesh.layout.dp);
+    return plan_build(a, &m->graph, &(struct plan_options){
+        .stages = pp > 1 ? stages : NULL, .stage = stage, .order = order,
+        .policy = policy, .moments = 2, .sharding = &x->trial->sharding,
+        .output = &m->decoder.loss, .outputs = 1});
+}
+
 static inline bool layout_rank(struct rank *rank, void *arg)
 {
     struct layout_run *x = arg;
     struct arena *a = &rank->arena;
     struct recipe *r = NEW(a, struct recipe, 1);
     struct model *m = NEW(a, struct model, 1);
-    struct policy policy;
     layout_recipe(a, r);
-    struct model_purpose purpose = layout_purpose(x, r);
-    model_record(a, &x->config, &x->rows->capacity, &purpose,
-                 rank->ranks > 1 ? &x->mesh : NULL, rank->rank, m);
-    if (!layout_policy(x->trial, a, &m->graph, &policy))
-        return false;
-    struct stages stages;
-    int pp = x->mesh.layout.pp, stage = view_at(&x->mesh.dense, rank->rank, AXIS_PP);
-    if (pp > 1 && !layout_stages(x->trial, a, &m->graph, &stages))
-        return false;
-    struct order order = layout_order(x->trial, a, stage, pp,
-                                      x->rows->count / x->mesh.layout.dp);
-    struct plan *p = plan_build(a, &m->graph, &(struct plan_options){
-        .stages = pp > 1 ? &stages : NULL, .stage = stage, .order = &order,
-        .policy = &policy, .moments = 2,
-        .sharding = &x->trial->sharding, .output = &m->decoder.loss, .outputs = 1});
-    if (!plan_check(p))
+    struct plan *p = layout_plan(a, x, rank->rank, m);
+    if (!p || !plan_check(p))
         return false;
     struct team *team = team_make(1);
     struct stream stream = {.team = team};

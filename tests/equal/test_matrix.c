@@ -14,27 +14,6 @@ struct planting {
     const struct planted *fault;
 };
 
-static struct plan *plan_of(struct arena *a, const struct layout_run *x, int rank,
-                            struct model *m)
-{
-    struct recipe *r = NEW(a, struct recipe, 1);
-    struct policy *policy = NEW(a, struct policy, 1);
-    struct stages *stages = NEW(a, struct stages, 1);
-    struct order *order = NEW(a, struct order, 1);
-    int pp = x->mesh.layout.pp, stage = view_at(&x->mesh.dense, rank, AXIS_PP);
-    layout_recipe(a, r);
-    struct model_purpose purpose = layout_purpose(x, r);
-    model_record(a, &x->config, &x->rows->capacity, &purpose, &x->mesh, rank, m);
-    if (!layout_policy(x->trial, a, &m->graph, policy) ||
-        (pp > 1 && !layout_stages(x->trial, a, &m->graph, stages)))
-        BUG("%s", fail_message());
-    *order = layout_order(x->trial, a, stage, pp, x->rows->count / x->mesh.layout.dp);
-    return plan_build(a, &m->graph, &(struct plan_options){
-        .stages = pp > 1 ? stages : NULL, .stage = stage, .order = order,
-        .policy = policy, .moments = 2, .sharding = &x->trial->sharding,
-        .output = &m->decoder.loss, .outputs = 1});
-}
-
 static struct planting planting_of(const struct entry *e)
 {
     struct planting p = {.run = {
@@ -120,7 +99,8 @@ static void plans_notice_planted_faults(void **state)
         int last = e.trial.layout.world - 1;
         for (int rank = 0; rank <= last; rank += last) {
             struct model m;
-            struct plan *p = plan_of(&a, &x.run, rank, &m);
+            struct plan *p = layout_plan(&a, &x.run, rank, &m);
+            assert_non_null(p);
             assert_ok(plan_check(p));
             for (int64_t i = k; i < p->nstep; i += 7) {
                 drop_waits(p, &p->step[i], line[k]);
@@ -206,7 +186,9 @@ static bool spoilt_rank(struct rank *rank, void *arg)
     struct arena *a = &rank->arena;
     struct recipe *r = NEW(a, struct recipe, 1);
     struct model *m = NEW(a, struct model, 1);
-    struct plan *p = plan_of(a, &x->run, rank->rank, m);
+    struct plan *p = layout_plan(a, &x->run, rank->rank, m);
+    if (!p)
+        return false;
     const struct planted *f = x->fault;
     int spoilt = !f->spoil;
     layout_recipe(a, r);

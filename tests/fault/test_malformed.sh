@@ -228,6 +228,20 @@ refused 3 "empty folder" "$tiny/hollow" "no samples" data.sources.0.path="$tiny/
 refused 3 "match that matches nothing" "'*.gif'" "none of its 6" data.sources.0.match='*.gif'
 refused 3 "everything too long" "whole epoch" "too long" batch.tokens=16 data.too_long=drop
 
+# ---- weights that are not read, a lock that is none ----
+
+cp -r "$tiny/model" "$tiny/torch"
+: >"$tiny/torch/pytorch_model-00001-of-00002.bin"
+refused 4 "weights of PyTorch alone" "$tiny/torch" "write them as safetensors" \
+    model.path="$tiny/torch"
+trains "fresh beside them" model.path="$tiny/torch" model.weights=fresh
+mkdir -p "$tiny/others/case/lock"
+refused 2 "a folder as lock" "$tiny/others/case/lock" "is a folder" run.folder="$tiny/others"
+many=$((4 * $(nproc) + 1))
+trains "many threads" device.threads=$many
+grep -q "warning: device: device.threads $many .* threads on $(nproc) cores" "$log" ||
+    tiny_fail "no word about $many threads: $(head -n 3 "$log")"
+
 # ---- recipes ----
 
 yaml_case() {                       # TEXT PART YAML: code 2

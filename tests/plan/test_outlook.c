@@ -309,7 +309,9 @@ static void what_does_not_fit_is_refused(void **state)
     assert_int_equal(fail_fault(), FAULT_MEMORY);
     struct outlook_options wrong = {.rank = 8};
     recipe_of(&a, "recipes/qwen3-vl-30b-a3b-8.yaml", "", &r);
-    assert_fails(outlook(&r, &wrong, &t), "rank 8 of 8 ranks");
+    assert_fails(outlook(&r, &wrong, &t), "no rank 8 of 8 ranks");
+    wrong.rank = (int64_t)1 << 40;
+    assert_fails(outlook(&r, &wrong, &t), "no rank 1099511627776 of 8 ranks");
     r.parallel_ranks = 12;
     assert_fails(outlook(&r, &plain, &t), "12 ranks");
     assert_int_equal(fail_fault(), FAULT_USAGE);
