@@ -177,6 +177,10 @@ for part in "data wait" vision projector attention router experts head optimizer
     grep -q "^$part " "$out" || tiny_fail "profile: no row '$part'"
 done
 
+"$vlmoe" profile "$tiny/recipe.yaml" parallel.tp=2 >"$out" 2>&1
+[ $? -eq 2 ] || tiny_fail "profile of two ranks: exit code"
+holds "$out" "profile: measures one rank, the recipe has 2"
+
 # ---- what a run leaves ----
 
 for trace in "$tiny/trace.json" "$run/trace.json"; do
