@@ -233,7 +233,9 @@ bool step_run(struct trainer *t, struct metrics *m)
 {
     const struct session *s = &t->s;
     const struct decoder_graph *d = &s->model.decoder;
+    /* Copied: once all have met below, rank 0 fills in the next step's. */
     const struct ledger sum = t->batch->sum;
+    const double waited = t->batch->waited;
     if (!plan_run(t))
         return false;
     int64_t step = ++t->state.step;
@@ -261,7 +263,7 @@ bool step_run(struct trainer *t, struct metrics *m)
         .z_loss = loss[2],
         .grad_norm = u.grad_norm,
         .lr = u.rate,
-        .data_wait_ms = 1e3 * t->batch->waited,
+        .data_wait_ms = 1e3 * waited,
         .ledger = sum,
         .model_flops = model_flops(&s->model.config, &work, s->model.frozen),
         .hardware_flops = t->hardware_flops,
