@@ -466,9 +466,10 @@ static bool search_open(struct search *x)
     const char *name = x->options.hardware ? x->options.hardware : r->plan_hardware;
     struct model m;
     if (!parts_parse(r->model_freeze, &x->frozen) ||
-        !hf_config_read(a, r->model_path, &x->config) ||
         !hardware_read(a, name, &x->hardware))
-        return fail_kind(FAULT_USAGE);
+        return false;
+    if (!hf_config_read(a, r->model_path, &x->config))
+        return fail_kind(FAULT_CHECKPOINT);
     struct capacity capacity = capacity_of(r, &x->config);
     struct model_purpose purpose = purpose_train(r, &x->config, x->frozen);
     model_record(a, &x->config, &capacity, &purpose, NULL, 0, &m);

@@ -44,8 +44,8 @@ struct search {
     double said;                        /* when progress was last told */
 };
 
-/* Tries them all.  Fails (FAULT_USAGE) where there is nothing to compare by; that
- * nothing fits is no failure: `best` is NULL then. */
+/* Tries them all.  Fails where the recipe, the model's config or the hardware table
+ * cannot be read; that nothing fits is no failure: `best` is NULL then. */
 MUST_USE bool search_run(struct search *x, struct arena *a, const struct recipe *r,
                          const struct outlook_options *options);
 /* Those that fit, fastest first, in `a`; returns how many. */

@@ -438,8 +438,8 @@ static bool needs_check(const struct recipe *r)
     bool ok = true;
     for (int i = 0; i < COUNT(need) && ok; i++)
         if (!met[i] && recipe_changed(r, &a, need[i].key))
-            ok = fail("recipe: %s = %s means nothing without %s; leave it out or "
-                      "change that", need[i].key, recipe_get(r, &a, need[i].key),
+            ok = fail("recipe: %s = %s means nothing without %s; set that, or leave "
+                      "it out", need[i].key, recipe_get(r, &a, need[i].key),
                       need[i].what);
     arena_free(&a);
     return ok;
