@@ -245,15 +245,18 @@ static bool smaller_fits(const struct search *x, const struct candidate *c)
     return false;
 }
 
+/* On the list without a plan. */
 static const struct candidate *candidate_skip(struct search *x,
                                               const struct candidate *layout,
-                                              enum fate fate, const char *why)
+                                              enum fate fate, const char *why,
+                                              int64_t need)
 {
     bool seen;
     struct candidate *c = candidate_add(x, layout, &seen);
     if (!seen) {
         c->fate = fate;
         c->why = why;
+        c->need = need;
     }
     return c;
 }
@@ -265,11 +268,8 @@ static const struct candidate *layout_try(struct search *x,
 {
     struct candidate next = *layout, *c;
     int64_t least = state_least(x, layout);
-    if (least > x->have) {
-        const struct candidate *out = candidate_skip(x, layout, FATE_STATE, NULL);
-        x->at[x->count - 1]->need = least;
-        return out;
-    }
+    if (least > x->have)
+        return candidate_skip(x, layout, FATE_STATE, NULL, least);
     for (;; next.recompute++) {
         bool seen;
         c = candidate_add(x, &next, &seen);
@@ -291,7 +291,7 @@ static void shards_try(struct search *x, struct candidate layout)
 {
     layout.shard = "parameters";
     if (smaller_fits(x, &layout)) {
-        candidate_skip(x, &layout, FATE_SKIPPED, "less tp fits without recompute");
+        candidate_skip(x, &layout, FATE_SKIPPED, "less tp fits without recompute", 0);
     } else {
         const struct candidate *c = layout_try(x, &layout);
         layout.recompute = c->recompute;
@@ -299,7 +299,7 @@ static void shards_try(struct search *x, struct candidate layout)
             if (c->fate != FATE_REFUSED && layout.dp > 1) {
                 layout.shard = "optimizer";
                 candidate_skip(x, &layout, FATE_SKIPPED,
-                               "does not fit with parameters divided");
+                               "does not fit with parameters divided", 0);
             }
             return;
         }

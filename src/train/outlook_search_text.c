@@ -27,9 +27,10 @@ static const char *number(struct arena *a, int digits, double value, bool known)
     return known ? arena_text(a, "%.*f", digits, value) : "-";
 }
 
+/* In percent; what was told from short plans may seem to be faster by a little. */
 static double slower(const struct search *x, const struct candidate *c)
 {
-    return x->best ? 100 * (1 - c->speed / x->best->speed) : 0;
+    return x->best ? MAX(0, 100 * (1 - c->speed / x->best->speed)) : 0;
 }
 
 static void candidate_print(const struct search *x, const struct candidate *c,
@@ -46,7 +47,7 @@ static void candidate_print(const struct search *x, const struct candidate *c,
         text_add(t, c == x->best ? "wins\n" : "%.1f%% slower\n", slower(x, c));
         break;
     case FATE_SLOWER:
-        text_add(t, "at least %.1f%% slower\n", MAX(slower(x, c), 0));
+        text_add(t, "at least %.1f%% slower\n", slower(x, c));
         break;
     case FATE_MEMORY:
         text_add(t, "does not fit: %.2f of %.2f GiB\n", need, have);
@@ -79,8 +80,8 @@ static void group_print(const struct group *g, double have, struct text *t)
         text_add(t, "fit, %.1f%% to %.1f%% slower\n", g->low, g->high);
         break;
     case FATE_SLOWER:
-        text_add(t, "fit and are slower even at best, by %.1f%% to %.1f%%\n",
-                 MAX(g->low, 0), MAX(g->high, 0));
+        text_add(t, "fit and are slower even at best, by %.1f%% to %.1f%%\n", g->low,
+                 g->high);
         break;
     case FATE_MEMORY:
         text_add(t, "do not fit: at least %.2f to %.2f of %.2f GiB\n", g->low, g->high,
