@@ -425,19 +425,28 @@ int64_t search_fitting(const struct search *x, struct arena *a,
 }
 
 /* Short plans may hide what placement loses in a long one: the winner is planned whole.
- */
+ * Those that were too slow for an earlier best get another chance. */
 static void best_check(struct search *x)
 {
-    struct candidate **c;
-    double seconds, each;
-    int64_t n = search_fitting(x, x->arena, &c);
-    x->best = NULL;
-    for (int64_t i = 0; i < n && !x->best; i++)
-        if (candidate_plan(x, c[i], c[i]->recipe.batch_rows / c[i]->dp, &seconds,
-                           &each)) {
-            c[i]->speed = speed_of(x, c[i], seconds);
-            x->best = c[i];
-        }
+    for (bool again = true; again;) {
+        struct candidate **c;
+        double seconds, each;
+        int64_t n = search_fitting(x, x->arena, &c);
+        x->best = NULL;
+        for (int64_t i = 0; i < n && !x->best; i++)
+            if (candidate_plan(x, c[i], c[i]->recipe.batch_rows / c[i]->dp, &seconds,
+                               &each)) {
+                c[i]->speed = speed_of(x, c[i], seconds);
+                x->best = c[i];
+            }
+        again = false;
+        for (int64_t i = 0; i < x->count; i++)
+            if (x->at[i]->fate == FATE_SLOWER &&
+                (!x->best || x->at[i]->speed > x->best->speed)) {
+                candidate_try(x, x->at[i]);
+                again = true;
+            }
+    }
 }
 
 /* From the fastest, and from the fastest pipeline: it has most to win. */
