@@ -235,11 +235,6 @@ int64_t mix_id(const struct mix *m, struct mix_place place)
     return m->lot[place.part].first_id + place.index;
 }
 
-int mix_parts(const struct mix *m)
-{
-    return m->count;
-}
-
 const struct mix_part *mix_part(const struct mix *m, int part)
 {
     REQUIRE(part >= 0 && part < m->count);

@@ -30,7 +30,6 @@ struct mix_place mix_at(const struct mix *m, int64_t position);
 int64_t mix_epoch_samples(const struct mix *m);
 /* A number of its own for every sample of every source: what sample.id becomes. */
 int64_t mix_id(const struct mix *m, struct mix_place place);
-int mix_parts(const struct mix *m);
 const struct mix_part *mix_part(const struct mix *m, int part);
 
 #endif

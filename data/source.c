@@ -178,6 +178,14 @@ static bool open_as(struct arena *a, const struct source_options *o, struct sour
     }
     if (!s->reader->open(a, o, s))
         return false;
+    bool json = s->reader == &reader_json;
+    if (json ? o->prompt : o->images) {
+        fail("%s: '%s' says %s; format %s %s", o->path, json ? "prompt" : "images",
+             json ? "what is asked of images with captions"
+                  : "where the paths in JSON files start", s->format,
+             json ? "has its own questions" : "names no paths");
+        return fail_kind(FAULT_USAGE);
+    }
     if (why)
         log_info("data", "%s: format auto is %s (%s)", o->path, s->format, why);
     return true;

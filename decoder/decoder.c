@@ -53,16 +53,17 @@ static const struct segment deepstack = {
 };
 
 /* Features are shared by tp ranks as the mergers leave them; each places those of its
- * own tokens, so they are gathered first and their gradients added up. */
+ * own tokens, so they are gathered first and their gradients added up.  Balanced ones
+ * came to the ranks of their tokens already. */
 static const struct segment feature_gather = {
     .name = "gather", .component = "embedding", GATHER,
 };
 
 static int place_record(struct graph *g, const struct segment *kind, int x, int rows,
-                        int feature, int feature_token)
+                        bool placed, int feature, int feature_token)
 {
     int layer = g->layers - 1;
-    rows = gather_record(g, &feature_gather, rows);
+    rows = placed ? rows : gather_record(g, &feature_gather, rows);
     int y = graph_value(g, "x", layer, g->value[x].dim[0], g->value[x].dim[1]);
     graph_keep(g, y);
     graph_node(g, kind, layer, LIST(x, rows, feature, feature_token), LIST(y), EMPTY,
@@ -184,20 +185,24 @@ void decoder_record(struct graph *g, const struct decoder_config *c,
     int tokens = input(g, "input", T);
     int position = graph_input(g, "position", DTYPE_I32, 2, (int64_t[]){T, 3});
     int segment = input(g, "segment", cap->segments + 1);
-    int feature = vision ? input(g, "feature", T) : NONE;
+    struct places row = places_of_row(g, T), rank = places_of_rank(g, T);
+    bool placed = vision && vision->placed;
+    int64_t rows = vision ? g->value[vision->feature].dim[0] : 0;
+    int feature =
+        vision ? input(g, "feature", placed ? places_count(&rank) : T) : NONE;
     int feature_token =
-        vision ? input(g, "feature_token", g->value[vision->feature].dim[0] * ways)
-               : NONE;
+        vision ? input(g, "feature_token", placed ? rows : rows * ways) : NONE;
     int live = out->moe_layers ? input(g, "live", 1) : NONE;
     int bias = out->moe_layers && o->bias
                    ? graph_input(g, "router_bias", DTYPE_F32, 2,
                                  (int64_t[]){out->moe_layers, c->experts})
                    : NONE;
-    struct places row = places_of_row(g, T), rank = places_of_rank(g, T);
     tokens = own_record(g, &own, tokens, &row);
     position = own_record(g, &own, position, &row);
-    feature = own_record(g, &own, feature, &rank);
-    feature_token = locate_record(g, &locate, feature_token, &rank, T);
+    if (!placed) {
+        feature = own_record(g, &own, feature, &rank);
+        feature_token = locate_record(g, &locate, feature_token, &rank, T);
+    }
     live = live_record(g, &own_live, live, &rank, T);
 
     struct rotary t = rope_table_record(g, &rope_table, position, &(struct rope_shape){
@@ -206,7 +211,7 @@ void decoder_record(struct graph *g, const struct decoder_config *c,
     });
     int table, x = embed_record(g, c, tokens, &table);
     if (vision)
-        x = place_record(g, &place, x, vision->feature, feature, feature_token);
+        x = place_record(g, &place, x, vision->feature, placed, feature, feature_token);
 
     struct router_sums sums = {NONE, NONE, NONE, NONE,
                                o->aux_coef != 0 || o->z_coef != 0, NONE};
@@ -223,7 +228,8 @@ void decoder_record(struct graph *g, const struct decoder_config *c,
             out->chosen[moe++] = sums.chosen;
         x = residual_record(g, &residual, "x", h, f);
         if (vision && l < vision->taps)
-            x = place_record(g, &deepstack, x, vision->tap[l], feature, feature_token);
+            x = place_record(g, &deepstack, x, vision->tap[l], placed, feature,
+                             feature_token);
     }
     out->overflow = sums.overflow;
     end_record(g, c, T, x, table, &sums, o, out);

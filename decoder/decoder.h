@@ -7,6 +7,9 @@
  *   with vision:
  *     feature        i32 [T]              feature row of this place, or -1
  *     feature_token  i32 [P / merge^2]    place of this feature row, or -1
+ *                                         (vision->placed: both of own places alone, in
+ *                                         local numbers, [T / (cp tp)] and a number for
+ *                                         each row of vision->feature)
  *   with MoE layers:
  *     live           i32 [1]              token places in use
  *     router_bias    f32 [MoE layers, E]  added when choosing (options.bias)
@@ -63,7 +66,9 @@ struct decoder_graph {                  /* values; NONE where not asked for */
      * does the step again with more room. */
     int overflow;
     int logits;                         /* [T,V] */
-    int best, best_logit;               /* i32 [T] and [T,1] */
+    /* i32 [T/cp] and [T/cp,1]: at own places (places_of_row) the best of the words that
+     * this tp rank has, numbered from its first, best_first. */
+    int best, best_logit, best_first;
 };
 
 /* `vision` NULL: text only.  Fills `out`. */

@@ -18,8 +18,6 @@
 
 const char *const dispatcher_name[DISPATCHERS] = {"alltoall", "allgather"};
 
-enum { MAX_WAYS = 1024 };               /* ranks of an ep group */
-
 /* ---- sort: in index, out place source slot bound ---- */
 
 static void sort_forward(struct run *r)
@@ -156,65 +154,18 @@ static const struct segment meet = {
     .no_grad_in = 3, .no_grad_out = 63, .forward = meet_forward,
 };
 
-/* ---- rows to other ranks: in x leave arrive, out y.  Rows past the end are 0 ---- */
+/* ---- rows to other ranks and back, and each way sorted by expert ---- */
 
-/* Elements for each member, from bounds of rows; without data (a plan alone): as if
- * balanced. */
-static void counts(struct tensor bound, struct tensor rows, int64_t balanced,
-                   int64_t *to)
-{
-    const int32_t *b = bound.data;
-    for (int64_t i = 0; i + 1 < bound.dim[0]; i++)
-        to[i] = (b ? b[i + 1] - b[i] : balanced) * rows.dim[1];
-}
+static const struct segment dispatch_rows = {
+    .name = "dispatch", .component = "experts", EXCHANGE,
+};
 
-static void exchange(struct run *r, struct tensor x, struct tensor leave,
-                     struct tensor arrive, struct tensor y)
-{
-    int64_t out[MAX_WAYS], in[MAX_WAYS];
-    int64_t balanced = MIN(x.dim[0], y.dim[0]) / r->comm->size;
-    counts(leave, x, balanced, out);
-    counts(arrive, y, balanced, in);
-    comm_all_to_all_counts(r->comm, x.dtype, x.data, out, y.data, in);
-    r->ops->clear_rows(r->stream, arrive, y);
-}
+static const struct segment combine_rows = {
+    .name = "combine", .component = "experts", EXCHANGE,
+};
 
-static void exchange_forward(struct run *r)
-{
-    exchange(r, r->in[0], r->in[1], r->in[2], r->out[0]);
-}
-
-static void exchange_backward(struct run *r)
-{
-    REQUIRE(r->beta[0] == 0);           /* its only reader */
-    exchange(r, r->dout[0], r->in[2], r->in[1], r->din[0]);
-}
-
-#define EXCHANGE                                                                       \
-    .lane = LANE_LAYER, .component = "experts", .no_grad_in = 6, .back_in = 6,         \
-    .forward = exchange_forward, .backward = exchange_backward
-
-static const struct segment dispatch_rows = {.name = "dispatch", EXCHANGE};
-static const struct segment combine_rows = {.name = "combine", EXCHANGE};
-
-/* ---- another order: in x order undo, out y ---- */
-
-static void order_forward(struct run *r)
-{
-    r->ops->take(r->stream, r->in[1], r->in[0], 0, r->out[0]);
-}
-
-static void order_backward(struct run *r)
-{
-    r->ops->take(r->stream, r->in[2], r->dout[0], r->beta[0], r->din[0]);
-}
-
-#define ORDER                                                                          \
-    COMPUTE("experts"), .no_grad_in = 6, .back_in = 4, .forward = order_forward,       \
-    .backward = order_backward
-
-static const struct segment arrange = {.name = "arrange", ORDER};
-static const struct segment restore = {.name = "restore", ORDER};
+static const struct segment arrange = {.name = "arrange", COMPUTE("experts"), PICK};
+static const struct segment restore = {.name = "restore", COMPUTE("experts"), PICK};
 
 /* ---- recording ---- */
 
@@ -269,18 +220,15 @@ static int unpermuted(struct graph *g, const struct dispatch *d,
 static int exchanged(struct graph *g, const struct segment *kind, const char *name,
                      int x, int leave, int arrive, int64_t rows)
 {
-    int y = rows_like(g, name, rows, x);
-    node(g, kind, LIST(x, leave, arrive), LIST(y), NULL);
+    int64_t even = MIN(g->value[x].dim[0], rows) / graph_ways(g, true, AXIS_EP);
+    int y = exchange_record(g, kind, name, x, leave, arrive, rows, even);
     graph_group(g, true, ON(AXIS_EP));
     return y;
 }
 
-static int ordered(struct graph *g, const struct segment *kind, const char *name, int x,
-                   int order, int undo)
+static int last_node(const struct graph *g)
 {
-    int y = rows_like(g, name, g->value[x].dim[0], x);
-    node(g, kind, LIST(x, order, undo), LIST(y), NULL);
-    return y;
+    return (int)g->nnode - 1;
 }
 
 /* The tokens and choices of all ranks along d->along. */
@@ -297,15 +245,17 @@ static int gathered(struct graph *g, struct dispatch *d, int m,
     int all = rows_like(g, "m_all", T, m);
     node(g, tokens, LIST(m), LIST(all), NULL);
     graph_group(g, true, d->along);
+    d->go = last_node(g);
     return all;
 }
 
-static int scattered(struct graph *g, const struct dispatch *d,
-                     const struct segment *kind, int y)
+static int scattered(struct graph *g, struct dispatch *d, const struct segment *kind,
+                     int y)
 {
     int out = rows_like(g, "mlp", g->value[y].dim[0] / d->gathers, y);
     node(g, kind, LIST(y), LIST(out), NULL);
     graph_group(g, true, d->along);
+    d->back = d->back == NONE ? last_node(g) : d->back;
     return out;
 }
 
@@ -328,7 +278,7 @@ static void by_alltoall(const struct decoder_layer *l, struct dispatch *d, int m
     int ways = graph_ways(g, true, AXIS_EP), own = l->config->experts / ways;
     int64_t pairs = value_count(&g->value[d->index]);
     int64_t rows = room(l, g->value[m].dim[0] * ways, ways);
-    REQUIRE(ways <= MAX_WAYS && pairs <= INT32_MAX);
+    REQUIRE(pairs <= INT32_MAX);
     sorted(g, d, pairs, l->config->experts);
     node(g, &sort, LIST(d->index), LIST(d->place, d->source, d->slot, d->bound), NULL);
     int bounds = grid(g, "bounds", ways, l->config->experts + 1);
@@ -348,7 +298,8 @@ static void by_alltoall(const struct decoder_layer *l, struct dispatch *d, int m
     *overflow = over;
     int x = permuted(g, d, &permute, m);
     x = exchanged(g, &dispatch_rows, "arrived", x, d->leave, d->arrive, rows);
-    d->rows = ordered(g, &arrange, "arranged", x, d->order, d->undo);
+    d->go = last_node(g);
+    d->rows = pick_record(g, &arrange, "arranged", x, d->order, d->undo);
 }
 
 static void by_allgather(const struct decoder_layer *l, struct dispatch *d, int m,
@@ -380,7 +331,8 @@ struct dispatch decoder_dispatch(const struct decoder_layer *l, int m, int index
     struct graph *g = l->scope.g;
     int ep = graph_ways(g, true, AXIS_EP), etp = graph_ways(g, true, AXIS_ETP);
     struct dispatch d = {.index = index, .weight = weight, .along = ON(AXIS_ETP),
-                         .gathers = etp};
+                         .gathers = etp, .begin = (int)g->nnode, .go = NONE,
+                         .back = NONE};
     if (ep > 1)
         d.way = l->options->dispatcher == DISPATCHER_ALLGATHER ? ALLGATHER : ALLTOALL;
     if (d.way == ALLGATHER) {
@@ -399,13 +351,14 @@ struct dispatch decoder_dispatch(const struct decoder_layer *l, int m, int index
     return d;
 }
 
-int decoder_combine(const struct decoder_layer *l, const struct dispatch *d, int y)
+int decoder_combine(const struct decoder_layer *l, struct dispatch *d, int y)
 {
     struct graph *g = l->scope.g;
     if (d->way == ALLTOALL) {
-        y = ordered(g, &restore, "restored", y, d->undo, d->order);
+        y = pick_record(g, &restore, "restored", y, d->undo, d->order);
         y = exchanged(g, &combine_rows, "returned", y, d->arrive, d->leave,
                       g->value[d->source].dim[0]);
+        d->back = last_node(g);
     }
     y = unpermuted(g, d, d->way == ALONE ? &combine : &unpermute, y);
     if (d->gathers == 1)

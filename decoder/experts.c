@@ -4,7 +4,7 @@
  *     pi, index, weight = top A of softmax(z)
  *     routed = rows of m sorted by expert     [R,D], R = T A, none dropped (dispatch.c)
  *     gu = routed Wgu[e]';  act = silu(g) u;  y = act Wdown[e]'
- *     mlp[t] = sum over the A of weight y     [T,D]
+ *     mlp[t] = sum over the A of weight y     [T,D], and of a shared expert (shared.c)
  *
  * The auxiliary losses are products of sums over all layers, so topk passes running
  * sums along from layer to layer; their gradients flow back through the chain
@@ -162,7 +162,8 @@ int decoder_experts(const struct decoder_layer *l, int moe, int m, int live, int
     int gu = grouped_record(g, &expert_up, "gu", d.rows, d.bound, w_up);
     int hidden = swiglu_record(g, &act, "act", gu);
     int y = grouped_record(g, &expert_down, "expert", hidden, d.bound, w_down);
-    return decoder_combine(l, &d, y);
+    int routed = decoder_combine(l, &d, y);
+    return c->shared_hidden > 0 ? decoder_shared(l, &d, m, routed) : routed;
 }
 
 /* ---- router_loss: in sum z2 chosen rows share, out loss aux z_loss ---- */

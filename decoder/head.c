@@ -164,22 +164,33 @@ static void loss_record(struct graph *g, int x, int w, int64_t T,
                LIST(out->loss), EMPTY, NULL, 0);
 }
 
+/* Of own places the best of own words: who wants the best of all compares. */
+static void best_record(struct graph *g, int x, int w, int64_t T,
+                        struct decoder_graph *out)
+{
+    int layer = g->layers - 1;
+    struct places p = places_of_row(g, T);
+    int64_t own_T = places_count(&p), V = g->param[w].rows[0];
+    int want = graph_input(g, "want", DTYPE_I32, 1, (int64_t[]){T});
+    want = own_record(g, &own, want, &p);
+    x = gather_record(g, &gather, x);
+    out->best = graph_value_of(g, "best", layer, DTYPE_I32, 1, (int64_t[]){own_T});
+    out->best_logit = graph_value(g, "best_logit", layer, own_T, 1);
+    out->best_first = (int)V * graph_at(g, false, AXIS_TP);
+    graph_node(g, &best, layer, LIST(x, want), LIST(out->best, out->best_logit),
+               LIST(w), NULL, head_work(own_T, g->value[x].dim[1], V));
+}
+
 void decoder_head(struct graph *g, const struct decoder_config *c, int64_t T, int x,
                   int w, const struct decoder_options *o, struct decoder_graph *out)
 {
-    int layer = g->layers - 1;
     if (o->loss)
         loss_record(g, x, w, T, out);
-    /* Words are looked at and chosen by ranks that have all of them, and all places. */
-    REQUIRE((!o->logits && !o->best) ||
+    /* Words are looked at by ranks that have all of them, and all places. */
+    REQUIRE(!o->logits ||
             (g->value[x].dim[0] == T && g->param[w].rows[0] == c->vocabulary));
     if (o->logits)
         out->logits = linear_record(g, &logits, "logits", x, w, NONE);
-    if (!o->best)
-        return;
-    int want = graph_input(g, "want", DTYPE_I32, 1, (int64_t[]){T});
-    out->best = graph_value_of(g, "best", layer, DTYPE_I32, 1, (int64_t[]){T});
-    out->best_logit = graph_value(g, "best_logit", layer, T, 1);
-    graph_node(g, &best, layer, LIST(x, want), LIST(out->best, out->best_logit),
-               LIST(w), NULL, head_work(T, c->width, c->vocabulary));
+    if (o->best)
+        best_record(g, x, w, T, out);
 }

@@ -1,4 +1,5 @@
-/* mlp.c - the MLP of a dense decoder layer: down(silu(gate m) * (up m)). */
+/* mlp.c - down(silu(gate m) * (up m)): the MLP of a dense decoder layer, and the one
+ * inside a shared expert (shared.c). */
 #include "decoder/parts.h"
 
 static const struct segment gather = {
@@ -17,14 +18,14 @@ static struct tensor half(struct tensor gu, int i)
     return tensor_columns(gu, i * F, F);
 }
 
-static void up_forward(struct run *r)
+void mlp_up_forward(struct run *r)
 {
     for (int i = 0; i < 2; i++)
         r->ops->linear(r->stream, r->in[0], r->w[i], tensor_none(), 0,
                        half(r->out[0], i));
 }
 
-static void up_backward(struct run *r)
+void mlp_up_backward(struct run *r)
 {
     float beta = r->beta[0];
     for (int i = 0; i < 2; i++) {
@@ -33,7 +34,7 @@ static void up_backward(struct run *r)
     }
 }
 
-static void up_weight(struct run *r)
+void mlp_up_weight(struct run *r)
 {
     for (int i = 0; i < 2; i++)
         if (tensor_is(r->dw[i]))
@@ -42,8 +43,7 @@ static void up_weight(struct run *r)
 }
 
 static const struct segment mlp_up = {
-    .name = "mlp_up", COMPUTE("mlp"), .weight_in = 1,
-    .forward = up_forward, .backward = up_backward, .weight = up_weight,
+    .name = "mlp_up", COMPUTE("mlp"), MLP_UP,
 };
 
 static const struct segment act = {
@@ -54,21 +54,30 @@ static const struct segment mlp_down = {
     .name = "mlp_down", COMPUTE("mlp"), LINEAR,
 };
 
-int decoder_mlp(const struct decoder_layer *l, int m)
+int mlp_record(const struct scope *s, const struct mlp *kind, int64_t F, int m)
 {
-    const struct scope *s = &l->divided;
     struct graph *g = s->g;
     int layer = g->layers - 1;
-    int64_t D = l->config->width, F = l->config->hidden;
-    int w_gate = param_matrix(s, "mlp.gate_proj.weight", F, D, 0);
-    int w_up = param_matrix(s, "mlp.up_proj.weight", F, D, 0);
-    int w_down = param_matrix(s, "mlp.down_proj.weight", D, F, 1);
+    int64_t D = g->value[m].dim[1];
+    int w_gate = param_matrix(s, "gate_proj.weight", F, D, 0);
+    int w_up = param_matrix(s, "up_proj.weight", F, D, 0);
+    int w_down = param_matrix(s, "down_proj.weight", D, F, 1);
 
-    m = gather_record(g, &gather, m);
+    m = gather_record(g, kind->gather, m);
     int64_t T = g->value[m].dim[0], own = g->param[w_up].rows[0];
-    int gu = graph_value(g, "gu", layer, T, 2 * own);
-    graph_node(g, &mlp_up, layer, LIST(m), LIST(gu), LIST(w_gate, w_up), NULL, 0);
-    int hidden = swiglu_record(g, &act, "act", gu);
-    return linear_scatter_record(g, &mlp_down, &scatter, NULL, "mlp", hidden, w_down,
-                                 NONE);
+    int gu = graph_value(g, kind->gu, layer, T, 2 * own);
+    graph_node(g, kind->up, layer, LIST(m), LIST(gu), LIST(w_gate, w_up), NULL, 0);
+    int hidden = swiglu_record(g, kind->act, kind->hidden, gu);
+    return linear_scatter_record(g, kind->down, kind->scatter, NULL, kind->out, hidden,
+                                 w_down, NONE);
+}
+
+int decoder_mlp(const struct decoder_layer *l, int m)
+{
+    static const struct mlp dense = {
+        &gather, &mlp_up, &act, &mlp_down, &scatter, "gu", "act", "mlp",
+    };
+    struct scope s = l->divided;
+    s.prefix = arena_text(s.g->arena, "%s.mlp", s.prefix);
+    return mlp_record(&s, &dense, l->config->hidden, m);
 }

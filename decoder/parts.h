@@ -29,7 +29,25 @@ struct dispatch {
     enum { ALONE, ALLGATHER, ALLTOALL } way;
     unsigned along;                     /* axes whose tokens were gathered, */
     int gathers;                        /* over so many ranks */
+    /* Nodes, for what runs beside them: the first of all, and where rows go to other
+     * ranks and come back; NONE: they stay. */
+    int begin, go, back;
 };
+
+/* A gated MLP: its segments (those that talk: with tp) and the names of its values. */
+struct mlp {
+    const struct segment *gather, *up, *act, *down, *scatter;
+    const char *gu, *hidden, *out;
+};
+#define MLP_UP                                                                         \
+    .weight_in = 1, .forward = mlp_up_forward, .backward = mlp_up_backward,            \
+    .weight = mlp_up_weight
+void mlp_up_forward(struct run *r);
+void mlp_up_backward(struct run *r);
+void mlp_up_weight(struct run *r);
+/* m [T,D] -> [T,D] through F hidden columns; its params are under `s`, which tp may
+ * divide. */
+int mlp_record(const struct scope *s, const struct mlp *kind, int64_t F, int m);
 
 /* x + attention(norm(x)) */
 int decoder_attention(const struct decoder_layer *l, int x, int segment,
@@ -42,11 +60,15 @@ int decoder_mlp(const struct decoder_layer *l, int m);
 /* Router and experts of MoE layer number `moe`; adds its part to the running sums. */
 int decoder_experts(const struct decoder_layer *l, int moe, int m, int live, int bias,
                     struct router_sums *sums);
+/* What the routed experts made of m, and what the shared expert does, which may work
+ * while rows are on their way. */
+int decoder_shared(const struct decoder_layer *l, const struct dispatch *d, int m,
+                   int routed);
 /* Tokens m [T,D] to the experts chosen for them (`overflow` stays NONE without ep), and
  * back: what these made of the rows, y [R,D], weighed and summed a token. */
 struct dispatch decoder_dispatch(const struct decoder_layer *l, int m, int index,
                                  int weight, int *overflow);
-int decoder_combine(const struct decoder_layer *l, const struct dispatch *d, int y);
+int decoder_combine(const struct decoder_layer *l, struct dispatch *d, int y);
 /* The sums of all ranks that have tokens of the row: before router_loss. */
 void decoder_sums(struct graph *g, struct router_sums *sums);
 /* The cross entropy of the whole row, from that of own places; to be reported. */

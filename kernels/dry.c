@@ -315,6 +315,25 @@ void dry_gelu_back(struct stream *s, struct tensor x, bool exact,
     WORK(s, 0, x, dy, old(beta, dx), dx);
 }
 
+void dry_gate(struct stream *s, struct tensor a, struct tensor x, struct tensor z,
+              struct tensor y)
+{
+    int64_t T = y.dim[0], D = y.dim[1];
+    LAW("gate", is_dense(a, T, D) && is_dense(x, T, D) && is_dense(y, T, D), a, x, y);
+    LAW("gate", is_stat(z, T, 1), z, y);
+    WORK(s, 0, a, x, z, y);
+}
+
+void dry_gate_back(struct stream *s, struct tensor x, struct tensor z, struct tensor dy,
+                   float beta_x, struct tensor dx, float beta_z, struct tensor dz)
+{
+    int64_t T = dy.dim[0], D = dy.dim[1];
+    LAW("gate_back", is_dense(x, T, D) && is_dense(dy, T, D), x, dy);
+    LAW("gate_back", is_stat(z, T, 1) && none_or(dz, is_stat(dz, T, 1)), z, dy, dz);
+    LAW("gate_back", none_or(dx, is_dense(dx, T, D)), dy, dx);
+    WORK(s, 0, x, z, dy, old(beta_x, dx), old(beta_z, dz), dx, dz);
+}
+
 void dry_add(struct stream *s, struct tensor a, struct tensor b, struct tensor y)
 {
     LAW("add", is_same(a, b) && is_same(a, y) && a.ndim == 2, a, b, y);

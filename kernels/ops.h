@@ -156,6 +156,13 @@ struct ops {
     void (*gelu)(struct stream *s, struct tensor x, bool exact, struct tensor y);
     void (*gelu_back)(struct stream *s, struct tensor x, bool exact, struct tensor dy,
                       float beta, struct tensor dx);
+    /* y = a + sigmoid(z) x        a, x, y [T,D]  z [T,1];  y may be a */
+    void (*gate)(struct stream *s, struct tensor a, struct tensor x, struct tensor z,
+                 struct tensor y);
+    /* dx = beta_x dx + sigmoid(z) dy;  dz = beta_z dz + sigmoid'(z) (dy . x) */
+    void (*gate_back)(struct stream *s, struct tensor x, struct tensor z,
+                      struct tensor dy, float beta_x, struct tensor dx, float beta_z,
+                      struct tensor dz);
 
     /* ---- sums and copies ---- */
 
@@ -340,7 +347,7 @@ struct ops {
     X(rope_table) X(rope) X(attention) X(attention_back) \
     X(attention_part) X(attention_part_back) \
     X(swiglu) X(swiglu_back) X(gelu) X(gelu_back) X(add) X(axpby) \
-    X(bias) X(bias_weight) X(copy) X(locate) X(live_places) \
+    X(gate) X(gate_back) X(bias) X(bias_weight) X(copy) X(locate) X(live_places) \
     X(embed) X(embed_weight) X(take) X(interpolate) X(interpolate_weight) \
     X(router) X(router_back) X(router_sums) X(router_loss) X(router_loss_back) \
     X(sort_rows) X(sort_own) X(meet_rows) X(clear_rows) \

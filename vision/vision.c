@@ -7,8 +7,8 @@
  */
 #include "vision/parts.h"
 
-/* Inputs are whole; from here to the mergers a tp rank holds P / tp rows, whose first
- * is number `from`. */
+/* From here to the mergers a tp rank holds P / tp rows; of an input that is whole they
+ * begin at row `from`. */
 struct first { int64_t from; };
 
 static struct tensor own_rows(const struct run *r, struct tensor whole, int64_t count)
@@ -82,28 +82,50 @@ static int embed_record(struct graph *g, const struct vision_config *c, int pixe
     int b = param_vector(&s, "patch_embed.proj.bias", D, INITIAL_ZERO);
     int table = param_matrix(&s, "pos_embed.weight", c->positions, D, -1);
 
-    int64_t P = g->value[pixels].dim[0] / graph_ways(g, false, AXIS_TP);
+    int64_t P = g->value[patch].dim[0] / graph_ways(g, false, AXIS_TP);
     struct first own = {P * graph_at(g, false, AXIS_TP)};
+    struct first given = {g->value[pixels].dim[0] == P ? 0 : own.from};
     const void *attr = graph_attr(g, &own, sizeof own);
     int x = graph_value(g, "patches", layer, P, D);
-    graph_node(g, &patch_embed, layer, LIST(pixels), LIST(x), LIST(w, b), attr, 0);
+    graph_node(g, &patch_embed, layer, LIST(pixels), LIST(x), LIST(w, b),
+               graph_attr(g, &given, sizeof given), 0);
     int y = graph_value(g, "x", layer, P, D);
     graph_keep(g, y);
     graph_node(g, &position, layer, LIST(x, patch), LIST(y), LIST(table), attr, 0);
     return y;
 }
 
-void vision_record(struct graph *g, const struct vision_config *c,
-                   const struct capacity *cap, struct vision_graph *out)
+/* A merger's rows, at the places of their tokens where there are lists. */
+static int features_record(struct graph *g, const struct vision_config *c, int tap,
+                           int x, const struct feature_lists *lists)
 {
-    int64_t P = cap->patches, values = vision_patch_values(c);
-    REQUIRE(P > 0 && P % (c->merge * c->merge * graph_ways(g, false, AXIS_TP)) == 0);
-    *out = (struct vision_graph){.taps = c->taps};
+    int feature = vision_merger(g, c, tap, x);
+    if (lists) {
+        g->tower = "projector";
+        feature = vision_features(g, lists, feature);
+        g->tower = "vision";
+    }
+    return feature;
+}
+
+void vision_record(struct graph *g, const struct vision_config *c,
+                   const struct capacity *cap, const struct vision_options *o,
+                   struct vision_graph *out)
+{
+    int64_t P = cap->patches, room = vision_room(g, c, cap, o);
+    int64_t values = vision_patch_values(c), cell = (int64_t)c->merge * c->merge;
+    struct feature_lists lists;
+    *out = (struct vision_graph){.taps = c->taps, .placed = vision_balances(g, o)};
     g->tower = "vision";
     graph_layer(g);
     int pixels = graph_input(g, "pixels", DTYPE_F32, 2, (int64_t[]){P, values});
-    int patch = graph_input(g, "patch", DTYPE_I32, 2, (int64_t[]){P, 4});
+    int patch = graph_input(g, "patch", DTYPE_I32, 2, (int64_t[]){room, 4});
     int image = graph_input(g, "image", DTYPE_I32, 1, (int64_t[]){cap->images + 1});
+    if (out->placed) {
+        pixels = vision_pixels(g, pixels, room);
+        lists = vision_feature_lists(g, P / cell, room / cell, cap->tokens);
+    }
+    const struct feature_lists *ways = out->placed ? &lists : NULL;
 
     struct rotary t = rope_table_record(g, &rope_table, patch, &(struct rope_shape){
         .theta = c->theta, .heads_width = c->width / c->heads, .axial = true,
@@ -112,10 +134,10 @@ void vision_record(struct graph *g, const struct vision_config *c,
     for (int block = 0, tap = 0; block < c->depth; block++) {
         x = vision_block(g, c, block, x, image, t);
         if (tap < c->taps && c->tap[tap] == block) {
-            out->tap[tap] = vision_merger(g, c, tap, x);
+            out->tap[tap] = features_record(g, c, tap, x, ways);
             tap++;
         }
     }
-    out->feature = vision_merger(g, c, -1, x);
+    out->feature = features_record(g, c, -1, x, ways);
     g->tower = "decoder";
 }

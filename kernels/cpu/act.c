@@ -1,4 +1,4 @@
-/* act.c - activations on the CPU: SwiGLU and both forms of GELU.
+/* act.c - activations on the CPU: SwiGLU, both forms of GELU, rows behind a gate.
  *
  * The tanh form is x sigmoid(2 u), u = sqrt(2/pi) (x + 0.044715 x^3), because
  * 1 + tanh u = 2 sigmoid(2 u): nothing cancels for negative x. */
@@ -131,4 +131,56 @@ void cpu_gelu_back(struct stream *s, struct tensor x, bool exact, struct tensor 
 {
     struct act p = {.x = x, .exact = exact, .dy = dy, .beta = beta, .y = dx};
     cpu_rows(s, dx.dim[0], COST * dx.dim[1], gelu_back_rows, &p);
+}
+
+/* ---- rows behind a gate ---- */
+
+struct gate {
+    struct tensor a, x, z, dy, y, dz;
+    float beta_x, beta_z;
+};
+
+static void gate_rows(void *arg, int64_t from, int64_t to)
+{
+    const struct gate *p = arg;
+    int64_t width = p->y.dim[1];
+    for (int64_t t = from; t < to; t++) {
+        const float *a = row(p->a, t), *x = row(p->x, t);
+        float *y = row(p->y, t), open = sigmoid_f32(*row(p->z, t));
+        INDEPENDENT
+        for (int64_t c = 0; c < width; c++)
+            y[c] = a[c] + open * x[c];
+    }
+}
+
+void cpu_gate(struct stream *s, struct tensor a, struct tensor x, struct tensor z,
+              struct tensor y)
+{
+    struct gate p = {.a = a, .x = x, .z = z, .y = y};
+    cpu_rows(s, y.dim[0], y.dim[1], gate_rows, &p);
+}
+
+static void gate_back_rows(void *arg, int64_t from, int64_t to)
+{
+    const struct gate *p = arg;
+    int64_t width = p->dy.dim[1];
+    for (int64_t t = from; t < to; t++) {
+        const float *dy = row(p->dy, t);
+        float open = sigmoid_f32(*row(p->z, t));
+        if (tensor_is(p->dz)) {
+            float slope = open * (1 - open) * row_dot(dy, row(p->x, t), width);
+            *row(p->dz, t) = blend(p->beta_z, *row(p->dz, t), slope);
+        }
+        float *dx = tensor_is(p->y) ? row(p->y, t) : NULL;
+        for (int64_t c = 0; c < width && dx; c++)
+            dx[c] = blend(p->beta_x, dx[c], open * dy[c]);
+    }
+}
+
+void cpu_gate_back(struct stream *s, struct tensor x, struct tensor z, struct tensor dy,
+                   float beta_x, struct tensor dx, float beta_z, struct tensor dz)
+{
+    struct gate p = {.x = x, .z = z, .dy = dy, .y = dx, .dz = dz, .beta_x = beta_x,
+                     .beta_z = beta_z};
+    cpu_rows(s, dy.dim[0], dy.dim[1], gate_back_rows, &p);
 }

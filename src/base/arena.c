@@ -24,8 +24,8 @@ static void block_add(struct arena *a, size_t bytes)
     struct arena_block *b = malloc(sizeof *b);
     char *at = b ? aligned_alloc(ALIGN, size) : NULL;
     if (!at) {
-        fprintf(stderr, "memory: no %zu bytes left for '%s' (%zu in use); use fewer "
-                "workers, smaller batches or smaller images\n", size, a->name,
+        fprintf(stderr, "vlmoe: memory: no %zu bytes left for '%s' (%zu in use); use "
+                "fewer workers, smaller batches or smaller images\n", size, a->name,
                 arena_used(a));
         _Exit(FAULT_MEMORY);
     }

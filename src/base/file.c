@@ -149,6 +149,68 @@ bool file_replace(const char *path, const void *data, int64_t size)
     return ok && parent_sync(path);
 }
 
+/* ---- files open for long ---- */
+
+static bool file_start(const char *path, int flags, struct file *out)
+{
+    *out = (struct file){open(path, flags | O_CLOEXEC, 0666), path};
+    return out->fd >= 0 || file_fail(flags & O_CREAT ? "create" : "open", path);
+}
+
+bool file_make(const char *path, int64_t size, struct file *out)
+{
+    if (!file_start(path, O_WRONLY | O_CREAT | O_TRUNC, out))
+        return false;
+    if (ftruncate(out->fd, size) == 0)
+        return true;
+    file_fail("enlarge", path);
+    file_close(out);
+    return false;
+}
+
+bool file_open(const char *path, bool writes, struct file *out)
+{
+    return file_start(path, writes ? O_WRONLY : O_RDONLY, out);
+}
+
+bool file_write_at(const struct file *f, const void *from, int64_t size, int64_t at)
+{
+    for (int64_t done = 0; done < size;) {
+        ssize_t n = pwrite(f->fd, (const char *)from + done, (size_t)(size - done),
+                           at + done);
+        if (n < 0 && errno != EINTR)
+            return file_fail("write", f->path);
+        done += MAX(n, 0);
+    }
+    return true;
+}
+
+bool file_read_at(const struct file *f, void *to, int64_t size, int64_t at)
+{
+    for (int64_t done = 0; done < size;) {
+        ssize_t n = pread(f->fd, (char *)to + done, (size_t)(size - done), at + done);
+        if (n < 0 && errno != EINTR)
+            return file_fail("read", f->path);
+        if (n == 0)
+            return fail("file: read %s: it ends at byte %lld, expected %lld more",
+                        f->path, (long long)(at + done), (long long)(size - done));
+        done += MAX(n, 0);
+    }
+    return true;
+}
+
+bool file_sync(struct file *f, bool ok)
+{
+    return file_finish(f->fd, ok, f->path);
+}
+
+void file_close(struct file *f)
+{
+    close(f->fd);
+}
+
+/* ---- locks ---- */
+
 static bool lock_busy(const char *path, int fd)
 {
     char owner[300] = "";
@@ -161,6 +223,9 @@ static bool lock_busy(const char *path, int fd)
 bool file_lock(const char *path, int *lock)
 {
     char owner[300], host[256] = "";
+    if (folder_exists(path))
+        return fail("file: %s is a folder, expected a file to lock; move it away",
+                    path);
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0)
         return file_fail("open", path);

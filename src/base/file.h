@@ -14,6 +14,17 @@ MUST_USE bool file_map(const char *path, struct bytes *out);
 void file_unmap(struct bytes *b);
 /* Write aside, fsync, rename, fsync the folder: the old file or the new, no mix. */
 MUST_USE bool file_replace(const char *path, const void *data, int64_t size);
+/* An open file, read or written at places: all that was asked for, or a message with
+ * its path, which must outlive it. */
+struct file { int fd; const char *path; };
+MUST_USE bool file_make(const char *path, int64_t size, struct file *out);  /* zeros */
+MUST_USE bool file_open(const char *path, bool writes, struct file *out);
+MUST_USE bool file_write_at(const struct file *f, const void *from, int64_t size,
+                            int64_t at);
+MUST_USE bool file_read_at(const struct file *f, void *to, int64_t size, int64_t at);
+/* Where all went well so far fsync, and close in any case; returns whether it did. */
+MUST_USE bool file_sync(struct file *f, bool ok);
+void file_close(struct file *f);
 /* Hold `path`, made here if need be, until file_unlock or the end of this process,
  * however it ends.  Fails (refused) naming the process that holds it. */
 MUST_USE bool file_lock(const char *path, int *lock);

@@ -114,8 +114,8 @@ struct workers *workers_start(int n, void (*main)(void *arg, int index), void *a
         w->at[i] = (struct worker){.main = main, .arg = arg, .index = i, .rank = rank};
         int error = pthread_create(&w->at[i].thread, NULL, worker_main, &w->at[i]);
         if (error) {                /* like memory in arena.c: nobody can go on */
-            fprintf(stderr, "threads: start %d of %d: %s; use fewer workers or ranks\n",
-                    i + 1, n, strerror(error));
+            fprintf(stderr, "vlmoe: threads: start %d of %d: %s; use fewer workers or "
+                    "ranks\n", i + 1, n, strerror(error));
             _Exit(FAULT_MEMORY);
         }
     }

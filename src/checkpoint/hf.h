@@ -32,6 +32,7 @@ struct hf_folder {                      /* all weight files of a folder, mapped 
 /* model.safetensors or, where that is not there, the files of
  * model.safetensors.index.json.  A folder without either has no weights: hf_has_weights
  * says so beforehand. */
+bool hf_has_torch_weights(const char *folder);   /* pytorch_model*.bin: not read here */
 bool hf_has_weights(const char *folder);
 MUST_USE bool hf_open(struct arena *a, const char *folder, struct hf_folder *out);
 void hf_close(struct hf_folder *f);
@@ -39,30 +40,39 @@ const struct disk_tensor *hf_find(const struct hf_folder *f, const char *name);
 /* Every parameter is there with the right shape; missing ones are listed, unused ones
  * warned of.  A tied head's lm_head.weight in the file must equal the embeddings. */
 MUST_USE bool hf_check(const struct hf_folder *f, const struct param *p, int64_t count);
-/* One parameter, whole, converted to f32 in the memory layout of `p` (see
- * param.transposed). */
-MUST_USE bool hf_load(const struct hf_folder *f, const struct param *p, float *to);
+/* Elements `part` of p->box, converted to f32 in memory layout (see param.transposed);
+ * nothing else of the tensor is read, and no memory is taken. */
+MUST_USE bool hf_load(const struct hf_folder *f, const struct param *p,
+                      struct stretch part, float *to);
 
-/* Where hf_save gets a parameter's values from: f32, memory layout, whole. */
+/* Where hf_save gets this rank's share of the parameters from. */
 struct hf_weights {
-    bool (*get)(void *arg, int64_t param, float *to);
+    /* Elements `part` of the param's box: f32, memory layout. */
+    bool (*get)(void *arg, int64_t param, struct stretch part, float *to);
     void *arg;
     const struct param *param;
+    const struct stretch *part;         /* [count] of each box: what this rank writes */
     int64_t count;
     bool retype;                        /* write `dtype` whatever `from` has */
 };
 /* Write a folder that transformers loads: config and every other file of `from` copied
- * byte for byte, weights in shards of at most `shard_bytes` with an index when there is
+ * byte for byte, weights in files of at most `file_bytes` with an index when there is
  * more than one.  Tensors of `from` that the model does not know are carried through,
  * except a tied head.  Parameters keep the floating type they have in `from` unless
  * weights->retype, else take `dtype`.  The folder appears whole or not at all, in place
- * of an older model folder (with config.json) of that name but of no other. */
-MUST_USE bool hf_save(const char *folder, const char *from,
+ * of an older model folder (with config.json) of that name but of no other.
+ *
+ * All members of `world` call it.  Where every byte will lie is known before: rank 0
+ * makes the files, then each rank writes its own elements where they belong, HF_BUFFER
+ * bytes at a time. */
+enum { HF_BUFFER = 8 << 20 };
+MUST_USE bool hf_save(const struct comm *world, const char *folder, const char *from,
                       const struct hf_weights *weights, enum dtype dtype,
-                      int64_t shard_bytes);
+                      int64_t file_bytes);
 
-/* Memory layout <-> disk layout of one parameter (the same unless p->transposed). */
-void param_to_disk(const struct param *p, const float *memory, float *disk);
-void param_from_disk(const struct param *p, const float *disk, float *memory);
+/* What hf_save would write if `from` had no weights. */
+struct hf_outline { int64_t files, largest, bytes; };           /* of data */
+struct hf_outline hf_outline(const struct param *p, int64_t count, enum dtype dtype,
+                             int64_t file_bytes);
 
 #endif

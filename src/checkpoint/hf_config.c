@@ -191,6 +191,7 @@ static void experts_read(struct reader *r, struct decoder_config *d)
     d->experts = read_int(r, key, 60, 0, 4096);
     d->active = read_int(r, "num_experts_per_tok", 4, 0, 256);
     d->expert_hidden = read_int(r, "moe_intermediate_size", 1408, 1, WIDEST);
+    d->shared_hidden = read_int(r, "shared_expert_intermediate_size", 0, 0, WIDEST);
     d->aux_coef = read_real(r, "router_aux_loss_coef", 0.001, 0);
     int every = read_int(r, "decoder_sparse_step", 1, 1, MAX_LAYERS);
     for (int l = 0; l < d->layers; l++) {

@@ -228,6 +228,20 @@ static char *header_text(const struct disk_tensor *tensor, int64_t count,
     return text;
 }
 
+struct bytes safetensors_head(struct arena *a, const struct disk_tensor *tensor,
+                              int64_t count, const char *const *meta, int64_t nmeta)
+{
+    char *text = header_text(tensor, count, meta, nmeta);
+    size_t size = strlen(text), padded = (size + 7) / 8 * 8;
+    struct bytes head = {arena_push(a, 8 + padded), 8 + (int64_t)padded};
+    for (int i = 0; i < 8; i++)
+        head.at[i] = (char)(uint8_t)((uint64_t)padded >> 8 * i);
+    memcpy(head.at + 8, text, size);
+    memset(head.at + 8 + size, ' ', padded - size);
+    free(text);
+    return head;
+}
+
 bool safetensors_create(struct arena *a, const char *path,
                         const struct disk_tensor *tensor, int64_t count,
                         const char *const *meta, int64_t nmeta,
@@ -238,20 +252,11 @@ bool safetensors_create(struct arena *a, const char *path,
     w->file = fopen(path, "wb");
     if (!w->file)
         return fail("safetensors: create %s: %s", path, strerror(errno));
-    char *text = header_text(tensor, count, meta, nmeta);
-    size_t size = strlen(text), padded = (size + 7) / 8 * 8;
-    uint8_t length[8];
-    for (int i = 0; i < 8; i++)
-        length[i] = (uint8_t)((uint64_t)padded >> 8 * i);
-    bool ok = fwrite(length, 1, 8, w->file) == 8 &&
-              fwrite(text, 1, size, w->file) == size;
-    for (size_t i = size; ok && i < padded; i++)
-        ok = fputc(' ', w->file) != EOF;
-    free(text);
+    struct bytes head = safetensors_head(a, tensor, count, meta, nmeta);
     for (int64_t i = 0; i < count; i++)
         w->left += tensor[i].bytes;
     *out = w;
-    if (ok)
+    if (fwrite(head.at, 1, (size_t)head.size, w->file) == (size_t)head.size)
         return true;
     fail("safetensors: write %s: %s", path, strerror(errno));
     safetensors_abandon(w);

@@ -39,6 +39,10 @@ const struct disk_tensor *safetensors_find(const struct safetensors *s,
 /* Or NULL. */
 const char *safetensors_meta(const struct safetensors *s, const char *key);
 
+/* How a file of these tensors (data ignored) begins, padded: their data follow in that
+ * order. */
+struct bytes safetensors_head(struct arena *a, const struct disk_tensor *tensor,
+                              int64_t count, const char *const *meta, int64_t nmeta);
 /* Announce all tensors (data ignored), then give each one's bytes in that order. */
 struct safetensors_writer;
 MUST_USE bool safetensors_create(struct arena *a, const char *path,

@@ -90,6 +90,12 @@ bool arguments_read(struct arguments *a, int argc, char **argv,
     return ok || fail_kind(FAULT_USAGE);
 }
 
+void override_add(struct arguments *a, const char *key, const char *value)
+{
+    if (value)                          /* there is room: the option was an argument */
+        a->override[a->overrides++] = arena_text(a->arena, "%s=%s", key, value);
+}
+
 bool recipe_open(struct arguments *a, struct recipe *out)
 {
     if (!recipe_read(a->arena, a->at[0], a->override, a->overrides, out))

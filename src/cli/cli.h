@@ -41,6 +41,8 @@ extern const struct command command_train, command_plan, command_generate, comma
 
 /* The part of the help of `vlmoe data` about one of its verbs; NULL: it is none. */
 const char *data_help(const char *word);
+/* An option that is short for a setting: one more override, unless `value` is NULL. */
+void override_add(struct arguments *a, const char *key, const char *value);
 /* The recipe a command names, with its overrides; sets the log level. */
 MUST_USE bool recipe_open(struct arguments *a, struct recipe *out);
 

@@ -38,10 +38,10 @@ const struct command command_convert = {
     "SRC DST [--dtype f32|bf16] [--like DIR] [--shard-mb N]",
     "a model folder or training state into a model folder",
     "Writes a Hugging Face folder from another one, or from a training state\n"
-    "(runs/NAME/checkpoints/step-N), one tensor at a time.  --dtype changes the type "
-    "of the\n"
-    "weights (else as in the model folder), --like names the folder whose config and "
-    "other\n"
+    "(runs/NAME/checkpoints/step-N), some megabytes at a time.  --dtype changes the "
+    "type of\n"
+    "the weights (else as in the model folder), --like names the folder whose config "
+    "and other\n"
     "files are taken, --shard-mb the largest weight file (5000).  DST must be new or "
     "empty.\n\n"
     "example: vlmoe convert runs/quickstart/model runs/quickstart/half --dtype bf16",

@@ -6,13 +6,27 @@
 
 #include <inttypes.h>
 
-static bool loss_print(struct session *s, int64_t rows)
+struct job {
+    const struct recipe *recipe;
+    struct crew crew;
+    int64_t samples;
+    bool training, swap;
+};
+
+/* On every rank a view in use; rank 0 says what, the others follow. */
+static struct view_of_model *view_use(struct session *s, bool best)
 {
-    struct model_purpose loss =
-        purpose_train(s->recipe, &s->model.config, s->model.frozen);
-    struct view_of_model *v = session_view(s, &loss, &s->model.capacity);
+    struct model_purpose p = best ? purpose_generate(s->recipe)
+                                  : purpose_train(s->recipe, &s->model.config,
+                                                  s->model.frozen);
+    struct view_of_model *v = session_view(s, &p, &s->model.capacity);
+    return machine_use(s->machine, v->plan) ? v : NULL;
+}
+
+static bool loss_print(struct session *s, struct view_of_model *v)
+{
     struct evaluation e;
-    if (!machine_use(s->machine, v->plan) || !evaluate(s, v, rows, &e))
+    if (!evaluate(s, v, s->recipe->eval_rows, &e))
         return false;
     if (e.ledger.supervised == 0) {
         fail("eval: no held-out sample can be used, of %" PRId64,
@@ -22,19 +36,21 @@ static bool loss_print(struct session *s, int64_t rows)
     printf("loss %.6f  supervised tokens %" PRId64 "  samples %" PRId64
            "  images %" PRId64 "  rows %" PRId64 "\n",
            e.loss, e.ledger.supervised, e.ledger.samples, e.ledger.images, e.rows);
+    if (e.ledger.dropped)
+        printf("left out: %" PRId64 " samples that cannot be read, %" PRId64
+               " too long, %" PRId64 " without loss\n", e.ledger.bad,
+               e.ledger.too_long, e.ledger.no_loss);
     return true;
 }
 
 /* How many of the answers equal the data's exactly. */
-static bool answers_print(struct session *s, struct arena *a,
-                          const struct sample *sample, int n, int64_t tokens)
+static bool answers_print(struct session *s, struct view_of_model *v,
+                          const struct sample *sample, int n)
 {
-    struct model_purpose best = purpose_generate(s->recipe);
-    struct view_of_model *v = session_view(s, &best, &s->model.capacity);
+    struct arena *a = &s->arena;
     struct answer *answer = NEW(a, struct answer, n + 1);
     int equal = 0;
-    if (!machine_use(s->machine, v->plan) ||
-        !generate(s, v, a, sample, n, (int)tokens, answer))
+    if (!generate(s, v, a, sample, n, (int)s->recipe->sample_tokens, answer))
         return false;
     for (int i = 0; i < n; i++) {
         const char *want = sample_answer(&sample[i], a);
@@ -49,13 +65,11 @@ static bool answers_print(struct session *s, struct arena *a,
 
 /* Is the image used?  The loss of the samples with their own and with others' images.
  */
-static bool swap_print(struct session *s, struct sample *sample, int n)
+static bool swap_print(struct session *s, struct view_of_model *v,
+                       struct sample *sample, int n)
 {
-    struct model_purpose loss =
-        purpose_train(s->recipe, &s->model.config, s->model.frozen);
-    struct view_of_model *v = session_view(s, &loss, &s->model.capacity);
     struct evaluation own, swapped;
-    if (!machine_use(s->machine, v->plan) || !evaluate_samples(s, v, sample, n, &own))
+    if (!evaluate_samples(s, v, sample, n, &own))
         return false;
     images_swap(sample, n);
     if (!evaluate_samples(s, v, sample, n, &swapped))
@@ -65,42 +79,82 @@ static bool swap_print(struct session *s, struct sample *sample, int n)
     return true;
 }
 
+static bool data_open(struct session *s, const struct job *j)
+{
+    if (!session_data(s))
+        return false;
+    if (s->held || j->training)
+        return true;
+    fail("eval: data.hold_out is 0, nothing is held out; set it, or use --training to "
+         "look at training samples");
+    return fail_kind(FAULT_USAGE);
+}
+
+/* All ranks take the same views in the same order. */
+static bool look(struct session *s, const struct job *j)
+{
+    bool leads = session_leads(s);
+    struct sample *sample = NEW(&s->arena, struct sample, j->samples + 1);
+    struct view_of_model *v;
+    int n = 0;
+    if (!j->training &&
+        (!(v = view_use(s, false)) ||
+         !(leads ? loss_print(s, v) && session_end(s) : session_follow(s, v))))
+        return false;
+    if (leads && !samples_pick(s, j->training ? s->mix : s->held, j->samples, &s->arena,
+                               sample, &n))
+        return false;
+    if (!(v = view_use(s, true)) ||
+        !(leads ? (n == 0 || answers_print(s, v, sample, n)) && session_end(s)
+                : session_follow(s, v)))
+        return false;
+    return !j->swap || ((v = view_use(s, false)) &&
+                        (leads ? (n == 0 || swap_print(s, v, sample, n)) &&
+                                     session_end(s)
+                               : session_follow(s, v)));
+}
+
+static bool rank_run(struct job *j, const struct rank *rank)
+{
+    struct session s;
+    bool ok = session_join(&s, j->recipe, false, rank, rank ? &j->crew : NULL) &&
+              (!session_leads(&s) || data_open(&s, j)) && session_machine(&s) &&
+              look(&s, j);
+    session_close(&s);
+    return ok;
+}
+
+static bool rank_main(struct rank *rank, void *arg)
+{
+    return rank_run(arg, rank);
+}
+
 static bool run(struct arena *arena, int argc, char **argv)
 {
     struct arguments a = {.arena = arena};
     struct recipe *r = NEW(arena, struct recipe, 1);
-    struct session *s = NEW(arena, struct session, 1);
-    const char *model = NULL;
-    int64_t samples = 4;
-    bool training = false, swap = false;
+    struct job *j = NEW(arena, struct job, 1);
+    const char *model = NULL, *ranks = NULL;
+    *j = (struct job){.recipe = r, .samples = 4};
     const struct option option[] = {
-        {"model", &model, NULL, NULL}, {"samples", NULL, &samples, NULL},
-        {"training", NULL, NULL, &training}, {"swap-images", NULL, NULL, &swap}};
-    if (!arguments_read(&a, argc, argv, option, COUNT(option), 1, 1) ||
-        !recipe_open(&a, r))
+        {"model", &model, NULL, NULL}, {"samples", NULL, &j->samples, NULL},
+        {"training", NULL, NULL, &j->training},
+        {"swap-images", NULL, NULL, &j->swap}, {"ranks", &ranks, NULL, NULL}};
+    if (!arguments_read(&a, argc, argv, option, COUNT(option), 1, 1))
+        return false;
+    override_add(&a, "parallel.ranks", ranks);
+    if (!recipe_open(&a, r))
         return false;
     r->model_path = model ? model : r->model_path;
     r->model_weights = "load";
-    bool ok = session_open(s, r, false) && session_data(s);
-    if (ok && !s->held && !training) {
-        ok = fail(
-            "eval: data.hold_out is 0, nothing is held out; set it, or use --training "
-            "to look at training samples");
-        fail_kind(FAULT_USAGE);
-    }
-    struct sample *sample = NEW(arena, struct sample, samples + 1);
-    int n = 0;
-    ok = ok && session_machine(s) && (training || loss_print(s, r->eval_rows)) &&
-         samples_pick(s, training ? s->mix : s->held, samples, arena, sample, &n) &&
-         (n == 0 || answers_print(s, arena, sample, n, r->sample_tokens)) &&
-         (n == 0 || !swap || swap_print(s, sample, n));
-    session_close(s);
-    return ok;
+    int world = session_ranks(r);
+    return session_layout(r, &j->crew.mesh) &&
+           (world == 1 ? rank_run(j, NULL) : world_run(world, 0, rank_main, j));
 }
 
 const struct command command_eval = {
     "eval",
-    "RECIPE [--model DIR] [--samples N] [--training] [--swap-images] "
+    "RECIPE [--model DIR] [--samples N] [--training] [--swap-images] [--ranks N] "
     "[section.key=value ...]",
     "held-out loss and answers of a model",
     "Prints the loss over eval.rows rows of the held-out split (data.hold_out) and "
@@ -111,7 +165,8 @@ const struct command command_eval = {
     "training\n"
     "samples instead, in the order of the run.  --swap-images: their loss also with "
     "the\n"
-    "images of other samples, which a model that looks at images cannot bear.\n\n"
+    "images of other samples, which a model that looks at images cannot bear.  Runs\n"
+    "in the layout of parallel.*, on parallel.ranks (--ranks) threads.\n\n"
     "example: vlmoe eval recipes/quickstart.yaml --model runs/quickstart/model "
     "--training --samples 20",
     run,

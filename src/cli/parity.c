@@ -38,6 +38,7 @@ const struct command command_parity = {
     "loss,\n"
     "auxiliary loss, first logits and each gradient's norm and sum; --out writes "
     "them.\nThe other framework writes the case file.\n\n"
-    "example: vlmoe parity model case.safetensors --out mine.json",
+    "example: vlmoe parity runs/quickstart/model "
+    "tests/model/golden/parity.safetensors --out mine.json",
     run,
 };

@@ -9,18 +9,18 @@ static bool run(struct arena *arena, int argc, char **argv)
     struct recipe *r = NEW(arena, struct recipe, 1);
     struct text t = text_make(arena);
     struct outlook_options o = {.rank = -1};
-    int64_t world = 0, rank = -1;
+    const char *world = NULL;
     bool search = false;
     const struct option option[] = {
-        {"world", NULL, &world, NULL}, {"rank", NULL, &rank, NULL},
+        {"world", &world, NULL, NULL}, {"rank", NULL, &o.rank, NULL},
         {"hardware", &o.hardware, NULL, NULL}, {"explain", NULL, NULL, &o.explain},
         {"search", NULL, NULL, &search},
     };
-    if (!arguments_read(&a, argc, argv, option, COUNT(option), 1, 1) ||
-        !recipe_open(&a, r))
+    if (!arguments_read(&a, argc, argv, option, COUNT(option), 1, 1))
         return false;
-    o.world = (int)MIN(world, INT32_MAX);
-    o.rank = (int)MIN(rank, INT32_MAX);
+    override_add(&a, "parallel.ranks", world);
+    if (!recipe_open(&a, r))
+        return false;
     bool ok = search ? outlook_search(r, &o, &t) : outlook(r, &o, &t);
     fputs(t.at, stdout);
     return ok;
@@ -34,10 +34,11 @@ const struct command command_plan = {
     "Prints the layout, the memory a rank needs by kind and component, messages by\n"
     "group and link, and the predicted time of a step.  Says `fits`, or exits with 6\n"
     "and names what to change.\n\n"
-    "  --world N        ranks (default: what parallel.* multiplies out to)\n"
+    "  --world N        short for parallel.ranks=N\n"
     "  --rank R         show this rank (default: the one that needs most memory)\n"
     "  --hardware NAME  h100, h200, b200, gb200, cpu, or a file; recipes/hardware\n"
     "  --explain        list every step with its lane and waits\n"
-    "  --search         look for a better layout, recompute and row size\n\n"
+    "  --search         try layouts, recompute and row sizes; say which is fastest\n"
+    "                   and why the others lose, with --explain of each\n\n"
     "example: vlmoe plan recipes/qwen3-vl-30b-a3b-8.yaml --hardware h200", run,
 };

@@ -7,10 +7,12 @@ static bool run(struct arena *arena, int argc, char **argv)
 {
     struct arguments a = {.arena = arena};
     struct recipe *r = NEW(arena, struct recipe, 1);
-    int64_t ranks = 1;
-    const struct option option[] = {{"ranks", NULL, &ranks, NULL}};
-    return arguments_read(&a, argc, argv, option, COUNT(option), 1, 1) &&
-           recipe_open(&a, r) && train(r, (int)MIN(ranks, INT32_MAX));
+    const char *ranks = NULL;
+    const struct option option[] = {{"ranks", &ranks, NULL, NULL}};
+    if (!arguments_read(&a, argc, argv, option, COUNT(option), 1, 1))
+        return false;
+    override_add(&a, "parallel.ranks", ranks);
+    return recipe_open(&a, r) && train(r);
 }
 
 const struct command command_train = {
@@ -22,9 +24,8 @@ const struct command command_train = {
     "end,\n"
     "the model as a Hugging Face folder.  Run again after a stop, it goes on by "
     "itself.\n"
-    "--ranks starts N ranks as threads, laid out by parallel.*; any number goes on "
-    "from\n"
-    "any other's state.\n\n"
+    "--ranks N is short for parallel.ranks=N: so many ranks as threads, laid out by\n"
+    "parallel.*; any number goes on from any other's state.\n\n"
     "example: vlmoe train recipes/quickstart.yaml train.steps=50 optim.lr=3e-4",
     run,
 };

@@ -85,6 +85,9 @@ static bool check_experts(const struct decoder_config *d)
     if (d->active > d->experts)
         return fail("config: num_experts_per_tok %d is above num_experts %d", d->active,
                     d->experts);
+    if (d->shared_hidden < 0)
+        return fail("config: shared_expert_intermediate_size is %d, expected 0 (none) "
+                    "or more", d->shared_hidden);
     return true;
 }
 

@@ -24,6 +24,7 @@ struct decoder_config {
     int layers, width, heads, groups, head_width;       /* L, D, H, G, K */
     int hidden;                         /* F of dense layers */
     int experts, active, expert_hidden; /* E, A, F of one expert; experts 0: none */
+    int shared_hidden;                  /* F of an MoE layer's shared expert; 0: none */
     bool moe[MAX_LAYERS];               /* is layer l a mixture of experts? */
     int vocabulary;
     double theta, eps;

@@ -32,6 +32,15 @@ static double vision_flops(const struct vision_config *v, const struct flops_cou
     return embed + v->depth * block + (1 + v->taps) * merger;
 }
 
+double image_flops(const struct model_config *c, double patches, unsigned frozen)
+{
+    double cell = c->vision.merge * c->vision.merge;
+    struct flops_count n = {.patches = patches, .attention_image = patches * patches,
+                            .merged = patches / cell};
+    return vision_flops(&c->vision, &n, !(frozen >> PART_VISION & 1),
+                        !(frozen >> PART_PROJECTOR & 1));
+}
+
 double model_flops(const struct model_config *c, const struct flops_count *n,
                    unsigned frozen)
 {
@@ -60,6 +69,9 @@ double model_flops(const struct model_config *c, const struct flops_count *n,
         sum += product(2 * D * d->experts * n->tokens, stream, router);
         sum += product(4 * D * F * rows, stream, experts);
         sum += product(2 * D * F * rows, stream || experts, experts);
+        double S = d->shared_hidden, gate = S > 0;
+        sum += product((4 * D * S + 2 * D * gate) * n->tokens, stream, experts);
+        sum += product(2 * D * S * n->tokens, stream || experts, experts);
         stream |= router || experts;
     }
     bool head = trains[d->tied ? PART_EMBEDDINGS : PART_DECODER];

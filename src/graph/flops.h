@@ -22,5 +22,7 @@ struct flops_count {                    /* sums over a batch; from its ledger */
  * gradient passes. */
 double model_flops(const struct model_config *c, const struct flops_count *n,
                    unsigned frozen);
+/* Of it what an image of so many patches costs the vision tower and the projector. */
+double image_flops(const struct model_config *c, double patches, unsigned frozen);
 
 #endif

@@ -12,7 +12,7 @@ const char *const part_name[PARTS] = {"vision",  "projector", "embeddings",
 
 const char *const components[] = {"decode",    "vision", "projector", "embedding",
                                   "attention", "mlp",    "router",    "experts",
-                                  "head",      NULL};
+                                  "shared",    "head",   NULL};
 
 enum { PARAM_ALIGN = 16 };              /* elements: 64 bytes of f32 */
 
@@ -202,6 +202,17 @@ void graph_group(struct graph *g, bool experts, unsigned along)
     g->node[g->nnode - 1].along = along;
 }
 
+void graph_beside(struct graph *g, int node, int forward, int backward)
+{
+    const int other[2] = {forward, backward};
+    for (int i = 0; i < 2; i++) {
+        REQUIRE(other[i] < node);
+        REQUIRE(other[i] == NONE || (g->node[other[i]].layer == g->node[node].layer &&
+                                     g->node[other[i]].beside[i] == NONE));
+        g->node[node].beside[i] = other[i];
+    }
+}
+
 static int list_copy(int *to, const int *from, int room)
 {
     int n = 0;
@@ -216,7 +227,7 @@ void graph_node(struct graph *g, const struct segment *kind, int layer, const in
                 const int *out, const int *w, const void *attr, int64_t work)
 {
     struct node n = {.kind = kind, .tower = g->tower, .layer = layer, .attr = attr,
-                     .work = work};
+                     .work = work, .beside = {NONE, NONE}};
     n.nin = list_copy(n.in, in, MAX_IO);
     n.nout = list_copy(n.out, out, MAX_IO);
     n.nw = list_copy(n.w, w, MAX_WEIGHT);

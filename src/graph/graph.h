@@ -94,6 +94,7 @@ struct node {
     int64_t work;                       /* bytes of scratch */
     unsigned along;                     /* axes of the group it talks to; 0 none */
     bool experts;                       /* of the expert view, else the dense one */
+    int beside[2];                      /* see graph_beside; NONE */
 };
 
 /* Weights gathered and reduced together: one layer, one set of holders. */
@@ -174,6 +175,12 @@ void graph_node(struct graph *g, const struct segment *kind, int layer, const in
                 const int *out, const int *w, const void *attr, int64_t work);
 /* The node made last talks to the ranks along these axes. */
 void graph_group(struct graph *g, bool experts, unsigned along);
+/* Node `node` need not wait for its turn: its forward may run while collective
+ * `forward` is under way, its backward and weight pass while that of `backward` is
+ * (NONE: in turn).  Both are of its layer and recorded before it; what it reads is made
+ * before them, or moves as it does.  Where readers share a value, their gradients must
+ * add up in the same order either way. */
+void graph_beside(struct graph *g, int node, int forward, int backward);
 enum { NONE = -1, END = -2 };
 #define LIST(...) ((const int[]){__VA_ARGS__, END})
 #define EMPTY ((const int[]){END})

@@ -156,6 +156,31 @@ int linear_scatter_record(struct graph *g, const struct segment *product,
                           const struct segment *scatter, const struct segment *bias,
                           const char *name, int x, int w, int b);
 
+/* ---- rows to the ranks they are for (exchange.c); lists and counts are data ---- */
+
+enum { MAX_MEMBERS = 1 << 14 };         /* ranks of a group that exchanges rows */
+
+/* x [N,D] -> y [M,D]: row order[i] of x, 0 where that is -1.  order i32[M]; undo i32[N]
+ * the inverse, or NONE where x gets no gradient. */
+#define PICK                                                                           \
+    .no_grad_in = 6, .back_in = 4, .forward = pick_forward, .backward = pick_backward
+void pick_forward(struct run *r);
+void pick_backward(struct run *r);
+int pick_record(struct graph *g, const struct segment *kind, const char *name, int x,
+                 int order, int undo);
+
+/* x [N,D], sorted by receiver -> y [rows,D], by sender, 0 past the end.  leave, arrive
+ * i32 [members + 1]: bounds of what goes to and comes from each member of the group,
+ * which the caller names (graph_group).  `even`: rows for each member where nobody has
+ * counted, in a plan without data.  x has no other reader. */
+#define EXCHANGE                                                                       \
+    .lane = LANE_LAYER, .no_grad_in = 6, .back_in = 6, .forward = exchange_forward,    \
+    .backward = exchange_backward
+void exchange_forward(struct run *r);
+void exchange_backward(struct run *r);
+int exchange_record(struct graph *g, const struct segment *kind, const char *name,
+                    int x, int leave, int arrive, int64_t rows, int64_t even);
+
 /* ---- places of a packed row (places.c); nothing is recorded where all are own ---- */
 
 static inline int64_t places_count(const struct places *p)
@@ -166,6 +191,11 @@ static inline int64_t places_count(const struct places *p)
  * own alone (between blocks). */
 struct places places_of_row(const struct graph *g, int64_t T);
 struct places places_of_rank(const struct graph *g, int64_t T);
+
+/* Whose place `at` of a row of T is among cp x tp ranks, and its number there: the
+ * inverse of places_of_rank. */
+struct owner { int cp, tp; int64_t local; };
+struct owner places_owner(int cp, int tp, int64_t T, int64_t at);
 
 /* Of an input [T,...] the rows at own places. */
 #define OWN .forward = own_forward, .no_grad_in = 1, .no_grad_out = 1

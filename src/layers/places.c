@@ -37,6 +37,20 @@ struct places places_of_rank(const struct graph *g, int64_t T)
     return places_slice(p, at * n, n);
 }
 
+struct owner places_owner(int cp, int tp, int64_t T, int64_t at)
+{
+    int64_t chunk = T / (2 * cp), share = T / (cp * tp), i = at / chunk;
+    struct owner o = {.local = at};
+    if (cp > 1) {
+        bool late = i >= cp;
+        o.cp = (int)(late ? 2 * cp - 1 - i : i);
+        o.local = late * chunk + at % chunk;
+    }
+    o.tp = (int)(o.local / share);
+    o.local %= share;
+    return o;
+}
+
 /* ---- own: in x, out its rows at own places ---- */
 
 void own_forward(struct run *r)

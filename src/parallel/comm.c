@@ -2,7 +2,7 @@
 #include "parallel/comm.h"
 
 const char *const comm_op_name[COMM_OPS] = {
-    "all_gather", "reduce_scatter", "all_reduce", "max", "all_to_all",
+    "all_gather", "reduce_scatter", "reduce_wide", "all_reduce", "max", "all_to_all",
     "all_to_all_counts", "broadcast", "send", "recv", "exchange", "barrier",
 };
 
@@ -32,6 +32,14 @@ bool comm_reduce_scatter(const struct comm *c, enum dtype d, const void *in, flo
     bool whole = d == DTYPE_I32 || d == DTYPE_I64;
     REQUIRE(adds(d) && (!whole || beta == 0 || beta == 1));
     return call(c, (struct comm_call){.op = COMM_REDUCE_SCATTER, .dtype = d,
+                                      .count = count, .in = in, .out = out,
+                                      .beta = beta});
+}
+
+bool comm_reduce_wide(const struct comm *c, const void *in, float beta, float *out,
+                      int64_t count)
+{
+    return call(c, (struct comm_call){.op = COMM_REDUCE_WIDE, .dtype = DTYPE_BF16,
                                       .count = count, .in = in, .out = out,
                                       .beta = beta});
 }
@@ -106,6 +114,19 @@ bool comm_barrier(const struct comm *c)
 bool comm_check(const struct comm *c)
 {
     return c->ops->check(c);
+}
+
+bool comm_agree(const struct comm *c, bool ok)
+{
+    struct failure why = {0};
+    int64_t failed = ok ? 0 : c->size - c->rank;        /* the most: the first member */
+    if (!ok)
+        fail_take(&why);
+    if (!comm_max(c, DTYPE_I64, &failed, 1) ||
+        (failed && !comm_broadcast(c, DTYPE_U8, c->size - (int)failed, &why,
+                                   sizeof why)))
+        return ok ? fail_kind(FAULT_RANK) : fail_raise(&why);
+    return !failed || fail_raise(&why);
 }
 
 const char *comm_call_text(const struct comm_call *what)

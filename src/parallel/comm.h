@@ -20,9 +20,9 @@
 #include "core/dtype.h"
 
 enum comm_op {
-    COMM_ALL_GATHER, COMM_REDUCE_SCATTER, COMM_ALL_REDUCE, COMM_MAX, COMM_ALL_TO_ALL,
-    COMM_ALL_TO_ALL_COUNTS, COMM_BROADCAST, COMM_SEND, COMM_RECV, COMM_EXCHANGE,
-    COMM_BARRIER, COMM_OPS
+    COMM_ALL_GATHER, COMM_REDUCE_SCATTER, COMM_REDUCE_WIDE, COMM_ALL_REDUCE, COMM_MAX,
+    COMM_ALL_TO_ALL, COMM_ALL_TO_ALL_COUNTS, COMM_BROADCAST, COMM_SEND, COMM_RECV,
+    COMM_EXCHANGE, COMM_BARRIER, COMM_OPS
 };
 extern const char *const comm_op_name[COMM_OPS];
 
@@ -65,6 +65,9 @@ bool comm_all_gather(const struct comm *c, enum dtype d, const void *in, void *o
  * `in` is [size * count].  In place: `out` may be in + rank * count (with beta 0). */
 bool comm_reduce_scatter(const struct comm *c, enum dtype d, const void *in, float beta,
                          void *out, int64_t count);
+/* The same of bf16, but out and the sum in it are f32: never rounded.  Not in place. */
+bool comm_reduce_wide(const struct comm *c, const void *in, float beta, float *out,
+                      int64_t count);
 /* data [count] = sum, or largest, of the members' data. */
 bool comm_all_reduce(const struct comm *c, enum dtype d, void *data, int64_t count);
 bool comm_max(const struct comm *c, enum dtype d, void *data, int64_t count);
@@ -93,6 +96,9 @@ bool comm_exchange(const struct comm *c, enum dtype d, int to, const void *in, i
 bool comm_barrier(const struct comm *c);
 /* Is everyone still there?  Fails with what happened, as this rank saw it. */
 bool comm_check(const struct comm *c);
+/* Did it go well on every member?  Else all fail alike, with what the first member that
+ * failed says of it: nobody waits for one that has given up. */
+MUST_USE bool comm_agree(const struct comm *c, bool ok);
 
 /* "all_gather f32 x 12", in one of a few per-thread buffers, for messages. */
 const char *comm_call_text(const struct comm_call *call);

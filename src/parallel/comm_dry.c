@@ -17,7 +17,7 @@ struct link_bytes comm_bytes(const struct comm_call *call, const int *member, in
     double piece = width * (double)call->count;
     struct link_bytes b = {0, 0};
     switch (call->op) {
-    case COMM_ALL_GATHER: case COMM_REDUCE_SCATTER:
+    case COMM_ALL_GATHER: case COMM_REDUCE_SCATTER: case COMM_REDUCE_WIDE:
         b.across = (n - k) / k * piece;
         b.inside = (n - 1) * piece - b.across;
         break;

@@ -99,6 +99,19 @@ static void work_reduce_scatter(const struct comm_call *const *call, int size, i
     }
 }
 
+static void work_reduce_wide(const struct comm_call *const *call, int size, int rank)
+{
+    const struct comm_call *own = call[rank];
+    float sum[BLOCK], beta = own->beta;
+    for (int64_t i = 0; i < own->count; i += BLOCK) {
+        int64_t n = MIN(BLOCK, own->count - i);
+        float *out = (float *)own->out + i;
+        reduce_bf16(call, size, rank * own->count + i, n, false, sum);
+        for (int64_t k = 0; k < n; k++)
+            out[k] = beta != 0 ? sum[k] + beta * out[k] : sum[k];
+    }
+}
+
 /* Each member reduces one part and gives it to all, so all have the same bits. */
 static void work_all_reduce(const struct comm_call *const *call, int size, int rank)
 {
@@ -140,6 +153,9 @@ void comm_work(const struct comm_call *const *call, int size, int rank)
         return;
     case COMM_REDUCE_SCATTER:
         work_reduce_scatter(call, size, rank);
+        return;
+    case COMM_REDUCE_WIDE:
+        work_reduce_wide(call, size, rank);
         return;
     case COMM_ALL_REDUCE: case COMM_MAX:
         work_all_reduce(call, size, rank);

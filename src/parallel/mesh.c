@@ -165,9 +165,9 @@ static bool knob_fits(const struct layout *l, const struct mesh_limits *m, enum 
     int64_t block = (int64_t)l->dp / l->replicate * l->cp * l->tp;
     switch (k) {
     case KNOB_PP:
-        if (m->layers && (int64_t)l->pp * m->chunks > m->layers)
-            return because(why, "pp %d x %d chunks are more stages than %d layers",
-                           l->pp, m->chunks, m->layers);
+        if (m->pieces && (int64_t)l->pp * m->chunks > m->pieces)
+            return because(why, "pp %d x %d chunks are more stages than the %d pieces "
+                           "the model can be cut into", l->pp, m->chunks, m->pieces);
         return DIVIDES("pp", why, {l->pp, l->world, "ranks"});
     case KNOB_TP:
         if (l->world % inner)
@@ -176,6 +176,7 @@ static bool knob_fits(const struct layout *l, const struct mesh_limits *m, enum 
         return DIVIDES("tp", why, {l->tp, m->heads, "query heads"},
                        {l->tp, groups_shared(l, m) ? 0 : m->groups, "key/value heads"},
                        {l->tp, m->hidden, "hidden columns (dense F)"},
+                       {l->tp, m->shared_hidden, "hidden columns of the shared expert"},
                        {l->tp, m->vocabulary, "words of the vocabulary"},
                        {l->tp, m->vision_heads, "vision heads"},
                        {l->tp, m->vision_hidden, "hidden columns of vision"},

@@ -78,7 +78,8 @@ struct mesh_limits {
     int vision_heads, vision_hidden, merger_hidden;     /* tp */
     int features;                       /* tp: image features of a row */
     int experts, expert_hidden;         /* ep, etp */
-    int layers, chunks;                 /* pp x chunks stages of at least one layer */
+    int shared_hidden;                  /* tp: of a shared expert */
+    int pieces, chunks;                 /* pp x chunks stages of at least one piece */
     int64_t tokens;                     /* of a row: tp pieces; with cp, 2 cp tp pieces
                                          * (two zig-zag parts a rank) */
 };

@@ -336,8 +336,23 @@ static bool check_tie(struct checker *c, const struct step *s)
     return true;
 }
 
+/* What is rounded to travel has a place of its own to travel from. */
+static bool check_wire(const struct checker *c, const struct step *s)
+{
+    bool sum = s->kind == STEP_REDUCE, narrow = s->wire != DTYPE_F32;
+    if (s->wire != (sum ? unit_wire(c->p, s->unit) : DTYPE_F32))
+        return broken(c, "travels in another type", -1);
+    int64_t count = narrow ? c->p->buffer[s->in[0]].bytes / dtype_bytes(DTYPE_F32) : 0;
+    if (narrow != (s->work >= 0) ||
+        (narrow && c->p->buffer[s->work].bytes < count * dtype_bytes(s->wire)))
+        return broken(c, "has no room for what it sends", s->work);
+    return true;
+}
+
 static bool check_unit(struct checker *c, const struct step *s)
 {
+    if (!check_wire(c, s))
+        return false;
     if (s->kind == STEP_TIE)
         return check_tie(c, s);
     if (s->kind != STEP_ZERO && s->along != unit_along(c, s))

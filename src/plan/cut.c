@@ -192,8 +192,7 @@ static struct tensor bare(const struct value *v)
     return tensor_dense(NULL, v->dtype, v->ndim, v->dim);
 }
 
-/* FLOPs of a node's forward; nodes that ask other ranks only move. */
-static double node_work(const struct graph *g, const struct node *n)
+double node_flops(const struct graph *g, const struct node *n)
 {
     struct work work = {0};
     struct stream stream = {.work = &work};
@@ -226,7 +225,7 @@ double *stages_work(struct arena *a, const struct graph *g)
     for (int64_t k = 0; k < g->nnode; k++) {
         const struct node *n = &g->node[k];
         int passes = 1 + d.weight[k] + (d.backward[k] ? 1 + n->kind->fused : 0);
-        work[n->layer] += passes * node_work(g, n);
+        work[n->layer] += passes * node_flops(g, n);
     }
     arena_free(&scratch);
     return work;

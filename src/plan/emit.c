@@ -62,7 +62,8 @@ struct step *step_new(struct builder *b, enum step_kind kind, enum lane lane,
     GROW(b->arena, p->step, p->nstep, p->step_room);
     struct step *s = &p->step[p->nstep++];
     *s = (struct step){.kind = kind, .lane = lane, .node = -1, .value = -1, .unit = -1,
-                       .param = -1, .mb = -1, .work = -1, .peer = -1, .again = again};
+                       .param = -1, .mb = -1, .work = -1, .wire = DTYPE_F32, .peer = -1,
+                       .again = again};
     for (int i = 0; i < MAX_IO; i++)
         s->in[i] = s->out[i] = s->din[i] = s->dout[i] = -1;
     for (int i = 0; i < MAX_WEIGHT; i++)
@@ -99,6 +100,12 @@ static struct step *step_of_value(struct builder *b, enum step_kind kind,
 
 /* ---- values ---- */
 
+/* What a node's outputs, or a node's gradients, are in memory for. */
+static enum memory made_by(const struct node *n)
+{
+    return n->kind->lane == LANE_LAYER ? MEMORY_MESSAGE : MEMORY_ACTIVATION;
+}
+
 void emit_load(struct builder *b, int v, int mb)
 {
     struct step *s = step_of_value(b, STEP_LOAD, LANE_COPY, v, mb);
@@ -119,7 +126,7 @@ static void forward(struct builder *b, int node, int mb, bool again)
         if (n->out[i] == NONE)
             continue;
         int64_t v = builder_at(b, mb, n->out[i]);
-        s->out[i] = buffer_of_value(b, MEMORY_ACTIVATION, n->out[i], mb, false);
+        s->out[i] = buffer_of_value(b, made_by(n), n->out[i], mb, false);
         if (again && !b->stale[v])
             continue;                   /* still there: this copy is not looked at */
         b->now[v] = s->out[i];
@@ -158,7 +165,8 @@ static void fetch(struct builder *b, int v, int mb)
     }
     struct step *s = step_of_value(b, STEP_FETCH, LANE_COPY, v, mb);
     s->in[0] = b->host[builder_at(b, mb, v)];
-    s->out[0] = buffer_of_value(b, MEMORY_ACTIVATION, v, mb, false);
+    const struct node *maker = &b->g->node[b->g->value[v].node];
+    s->out[0] = buffer_of_value(b, made_by(maker), v, mb, false);
     b->now[builder_at(b, mb, v)] = s->out[0];
     b->stale[builder_at(b, mb, v)] = false;
 }
@@ -227,7 +235,7 @@ static void backward(struct builder *b, int node, int mb)
         int *grad = &b->grad[builder_at(b, mb, n->in[i])];
         s->beta[i] = *grad >= 0;        /* the first writer overwrites */
         if (*grad < 0)
-            *grad = buffer_of_value(b, MEMORY_ACTIVATION, n->in[i], mb, true);
+            *grad = buffer_of_value(b, made_by(n), n->in[i], mb, true);
         s->din[i] = *grad;
     }
     fill_w(b, s, n);
@@ -277,7 +285,7 @@ void emit_send(struct builder *b, const struct crossing *c, int mb)
 void emit_recv(struct builder *b, const struct crossing *c, int mb)
 {
     struct step *s = step_of_crossing(b, STEP_RECV, c, mb, c->from);
-    s->out[0] = buffer_of_value(b, MEMORY_ACTIVATION, c->value, mb, false);
+    s->out[0] = buffer_of_value(b, MEMORY_MESSAGE, c->value, mb, false);
     b->now[builder_at(b, mb, c->value)] = s->out[0];
 }
 
@@ -290,7 +298,7 @@ void emit_send_grad(struct builder *b, const struct crossing *c, int mb)
 void emit_recv_grad(struct builder *b, const struct crossing *c, int mb)
 {
     int *grad = &b->grad[builder_at(b, mb, c->value)];
-    int got = buffer_of_value(b, MEMORY_ACTIVATION, c->value, mb, true);
+    int got = buffer_of_value(b, MEMORY_MESSAGE, c->value, mb, true);
     step_of_crossing(b, STEP_RECV_GRAD, c, mb, c->to)->din[0] = got;
     if (*grad < 0) {
         *grad = got;

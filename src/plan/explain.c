@@ -21,6 +21,8 @@ void plan_explain_step(const struct plan *p, int64_t step, struct text *t)
              s->again ? "again" : step_name[s->kind], what);
     if (s->mb >= 0)
         text_add(t, "mb%-3d", s->mb);
+    if (s->wire != DTYPE_F32)
+        text_add(t, "%-5s", dtype_name[s->wire]);
     if (s->peer >= 0)
         text_add(t, " %s stage rank %d",
                  s->kind == STEP_SEND || s->kind == STEP_SEND_GRAD ? "to" : "from",

@@ -64,18 +64,55 @@ static void mark_portion(struct need *d, struct arena *a, const struct stages *s
     }
 }
 
+/* A layer's nodes as recorded, or from the last one back; of those that may run beside
+ * another, if they shall, each follows that one instead. */
+static void sequence_layer(const struct need *d, int layer, enum direction way,
+                           bool overlap)
+{
+    const struct node *node = d->graph->node;
+    int first = d->layer_node[layer], last = d->layer_node[layer + 1];
+    int *to = &d->sequence[way][first], step = way == FORWARD ? 1 : -1;
+    int from = way == FORWARD ? first : last - 1;
+    for (int k = from; k >= first && k < last; k += step) {
+        if (overlap && node[k].beside[way] != NONE)
+            continue;
+        *to++ = k;
+        for (int i = from; i >= first && i < last && overlap; i += step)
+            if (node[i].beside[way] == k)
+                *to++ = i;
+    }
+    REQUIRE(to == &d->sequence[way][last]);
+}
+
+static void list_sequence(struct need *d, bool overlap)
+{
+    const struct graph *g = d->graph;
+    int k = 0;
+    for (int l = 0; l < g->layers; l++) {
+        d->layer_node[l] = k;
+        while (k < g->nnode && g->node[k].layer == l)
+            k++;
+    }
+    REQUIRE(k == g->nnode);
+    d->layer_node[g->layers] = k;
+    for (int l = 0; l < g->layers; l++)
+        for (enum direction way = FORWARD; way <= BACKWARD; way++)
+            sequence_layer(d, l, way, overlap);
+}
+
 static void mark_last_reader(struct need *d)
 {
     const struct graph *g = d->graph;
     memset(d->last_reader, -1, sizeof *d->last_reader * (size_t)g->nvalue);
-    for (int64_t k = g->nnode; k-- > 0;) {
+    for (int64_t at = g->nnode; at-- > 0;) {
+        int k = d->sequence[FORWARD][at];
         const struct node *n = &g->node[k];
         for (int i = 0; i < n->nout && d->forward[k]; i++)
             if (n->out[i] != NONE && d->last_reader[n->out[i]] < 0)
-                d->last_reader[n->out[i]] = (int)k;
+                d->last_reader[n->out[i]] = k;
         for (int i = 0; i < n->nin && d->forward[k]; i++)
             if (n->in[i] != NONE && d->last_reader[n->in[i]] < 0)
-                d->last_reader[n->in[i]] = (int)k;
+                d->last_reader[n->in[i]] = k;
     }
 }
 
@@ -147,23 +184,17 @@ static void list_moves(struct need *d, const int *first)
     }
 }
 
-static void list_layers(struct need *d)
+static void mark_busy(struct need *d)
 {
     const struct graph *g = d->graph;
-    int64_t k = 0;
-    for (int l = 0; l < g->layers; l++) {
-        d->layer_node[l] = (int)k;
-        for (; k < g->nnode && g->node[k].layer == l; k++) {
-            if (d->portion.chunk[k] < 0)
-                continue;
-            int64_t at = (int64_t)d->portion.chunk[k] * g->layers + l;
-            d->busy[FORWARD][at] |= d->forward[k];
-            d->busy[BACKWARD][at] |= d->backward[k];
-            d->busy[WEIGHT][at] |= d->weight[k];
-        }
+    for (int64_t k = 0; k < g->nnode; k++) {
+        if (d->portion.chunk[k] < 0)
+            continue;
+        int64_t at = (int64_t)d->portion.chunk[k] * g->layers + g->node[k].layer;
+        d->busy[FORWARD][at] |= d->forward[k];
+        d->busy[BACKWARD][at] |= d->backward[k];
+        d->busy[WEIGHT][at] |= d->weight[k];
     }
-    REQUIRE(k == g->nnode);
-    d->layer_node[g->layers] = (int)k;
 }
 
 static bool runs_again(const struct need *d, const struct node *n)
@@ -226,6 +257,7 @@ struct need need_make(struct arena *a, const struct graph *g,
         .park = NEW(a, int, g->nnode), .park_next = NEW(a, int, g->nvalue),
         .fetch = NEW(a, int, g->layers), .fetch_next = NEW(a, int, g->nvalue),
         .layer_node = NEW(a, int, g->layers + 1),
+        .sequence = {NEW(a, int, g->nnode), NEW(a, int, g->nnode)},
     };
     int *first = NEW(a, int, g->nvalue);
     for (int i = 0; i < options->outputs; i++)
@@ -236,10 +268,11 @@ struct need need_make(struct arena *a, const struct graph *g,
     mark_portion(&d, a, options->stages, options->rank);
     for (int i = 0; i < DIRECTIONS; i++)
         d.busy[i] = NEW(a, bool, (int64_t)d.chunks * g->layers);
+    list_sequence(&d, policy->overlap);
     mark_last_reader(&d);
     mark_stay(&d, policy, first);
     list_moves(&d, first);
-    list_layers(&d);
+    mark_busy(&d);
     list_all_units(&d, a);
     return d;
 }

@@ -44,6 +44,8 @@ struct need {
     int *fetch, *fetch_next;    /* [layers], [values]: what backward of this layer
                                  * is the first to want back */
     int *layer_node;                    /* [layers + 1] first node of each layer */
+    int *sequence[2];           /* [nodes] layer after layer: in which order its nodes
+                                 * run FORWARD and BACKWARD */
     bool *busy[DIRECTIONS];             /* [chunks * layers] anything to do? */
     struct unit_list read[DIRECTIONS];  /* weights that visits read; those of weight
                                          * passes: none but to run a segment again */

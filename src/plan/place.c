@@ -34,6 +34,8 @@ static int64_t room(const struct buffer *x)
 
 /* ---- free stretches, by offset ---- */
 
+enum { OLD = 256 };                    /* steps after which no lane lags any more */
+
 struct gap {
     int64_t from, to;
     int64_t left;               /* step its last tenant left at, -1 never had one;
@@ -96,25 +98,47 @@ static void gaps_give(struct gaps *g, int64_t from, int64_t to, int64_t step)
     }
 }
 
+/* What was left before `step` is as good as never used: one stretch, whoever left it.
+ * Keeps the list short in long plans. */
+static void gaps_settle(struct gaps *g, int64_t step)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < g->count; i++) {
+        struct gap x = g->at[i];
+        x.left = x.left < step ? -1 : x.left;
+        if (n > 0 && g->at[n - 1].to == x.from && g->at[n - 1].left == x.left)
+            g->at[n - 1].to = x.to;
+        else
+            g->at[n++] = x;
+    }
+    g->count = n;
+}
+
 /* Index of the gap where `size` bytes go: the longest free below `limit`, ties and
- * tight placement the lowest; -1 if there is none.  The last gap never ends. */
+ * tight placement the lowest; -1 if there is none.  The last gap never ends.
+ *
+ * Linear: a place ends at gap k because k was left too late or nothing is free behind
+ * it, and so do all places that begin at or before k. */
 static int64_t gaps_choose(const struct gaps *g, int64_t size, int64_t limit)
 {
-    int64_t best = -1, best_left = INT64_MAX;
-    for (int64_t i = 0; i < g->count && g->at[i].from + size <= limit; i++) {
-        int64_t to = g->at[i].from + size, left = -1, k = i;
+    int64_t best = -1, best_left = INT64_MAX, next;
+    for (int64_t i = 0; i < g->count && g->at[i].from + size <= limit; i = next) {
+        int64_t to = g->at[i].from + size, latest = i, k = i;
         for (;; k++) {
-            left = MAX(left, g->at[k].left);
-            if (g->at[k].to >= to || left >= best_left)
+            if (g->at[k].left >= g->at[latest].left)
+                latest = k;
+            if (g->at[k].to >= to || g->at[k].left >= best_left)
                 break;
             if (k + 1 == g->count || g->at[k + 1].from != g->at[k].to)
                 break;
         }
-        if (g->at[k].to < to || left >= best_left)
+        next = k + 1;
+        if (g->at[k].to < to || g->at[latest].left >= best_left)
             continue;
         best = i;
-        best_left = left;
-        if (left < 0)
+        best_left = g->at[latest].left;
+        next = latest + 1;
+        if (best_left < 0)
             break;
     }
     return best;
@@ -159,6 +183,8 @@ static int64_t replay_place(const struct replay *r, int64_t limit, bool aged)
     gaps_move(&gaps, 0, 1);
     gaps.at[0] = (struct gap){r->base, INT64_MAX, -1};
     for (int64_t i = 0; i < p->nstep && gaps.top >= 0; i++) {
+        if (aged && i % (OLD / 4) == 0)
+            gaps_settle(&gaps, i - OLD);
         for (int k = r->first[i]; k >= 0 && gaps.top >= 0; k = r->first_next[k]) {
             int64_t gap = gaps_choose(&gaps, room(&p->buffer[k]), limit);
             if (gap < 0)

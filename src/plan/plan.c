@@ -10,7 +10,8 @@ const char *const step_name[STEP_KINDS] = {
     "offload", "fetch", "send", "recv", "send_dx", "recv_dx", "add", "tie",
 };
 const char *const memory_name[MEMORIES] = {
-    "weights", "gradients", "optimizer", "activations", "inputs", "workspace", "host",
+    "weights", "gradients", "optimizer", "activations",
+    "inputs", "workspace", "messages", "host",
 };
 
 /* ---- visits: one layer, one microbatch, one direction ---- */
@@ -18,7 +19,8 @@ const char *const memory_name[MEMORIES] = {
 struct visit {
     enum direction way;
     int chunk, mb, layer;
-    int left;                           /* nodes of the layer still to emit */
+    int at, end;                        /* places in its sequence still to emit */
+    int due;                            /* from here on weight passes are, too */
 };
 
 static void leave(struct builder *b, const struct crossings *x, int first, int mb,
@@ -26,6 +28,11 @@ static void leave(struct builder *b, const struct crossings *x, int first, int m
 {
     for (int i = first; i >= 0; i = x->next[i])
         emit(b, &x->at[i], mb);
+}
+
+static int visit_at(const struct builder *b, const struct visit *v, int place)
+{
+    return b->need.sequence[v->way == FORWARD ? FORWARD : BACKWARD][place];
 }
 
 /* One segment's pass, and what other stages wait for. */
@@ -40,11 +47,19 @@ static void visit_node(struct builder *b, const struct visit *v, int n)
     case BACKWARD:
         emit_backward(b, n, v->mb);
         leave(b, &own->gradient, own->gradient.leave[n], v->mb, emit_send_grad);
-        if (!b->order->split)
-            emit_weight(b, n, v->mb);
         return;
     case WEIGHT: case DIRECTIONS:
         emit_weight(b, n, v->mb);
+    }
+}
+
+/* The weight passes that a backward visit owes, of what it has emitted. */
+static void visit_pay(struct builder *b, struct visit *v)
+{
+    for (; v->due < v->at && v->way == BACKWARD && !b->order->split; v->due++) {
+        int n = visit_at(b, v, v->due);
+        if (b->need.portion.chunk[n] == v->chunk)
+            emit_weight(b, n, v->mb);
     }
 }
 
@@ -58,19 +73,29 @@ static bool visit_wants(const struct builder *b, const struct visit *v, int n)
                               : d->backward[n] || (d->weight[n] && !b->order->split);
 }
 
+/* Are weight passes due after node n?  While a collective is under way. */
+static bool visit_pays(const struct builder *b, int n)
+{
+    const struct node *x = &b->g->node[n];
+    return !b->policy.delay || x->kind->lane == LANE_LAYER ||
+           (b->policy.overlap && x->beside[BACKWARD] != NONE);
+}
+
 /* Emit the visit's next segment.  Returns false when none is left; *collective tells
  * whether the rest of the visit now waits for other ranks. */
 static bool visit_advance(struct builder *b, struct visit *v, bool *collective)
 {
-    const int *first = &b->need.layer_node[v->layer];
-    while (v->left > 0) {
-        int n = v->way == FORWARD ? first[1] - v->left-- : first[0] + --v->left;
+    while (v->at < v->end) {
+        int n = visit_at(b, v, v->at++);
         if (!visit_wants(b, v, n))
             continue;
         visit_node(b, v, n);
         *collective = b->g->node[n].kind->lane == LANE_LAYER;
+        if (visit_pays(b, n))
+            visit_pay(b, v);
         return true;
     }
+    visit_pay(b, v);
     return false;
 }
 
@@ -139,7 +164,8 @@ static struct slot *slots_make(const struct builder *b, struct arena *a, int64_t
                 const int *first = &b->need.layer_node[layer[j][i]];
                 slot[n].visit[slot[n].width++] = (struct visit){
                     .way = x->way, .chunk = x->chunk, .mb = x->mb,
-                    .layer = layer[j][i], .left = first[1] - first[0]};
+                    .layer = layer[j][i], .at = first[0], .end = first[1],
+                    .due = first[0]};
             }
             n++;
         }
@@ -274,6 +300,7 @@ struct plan *plan_build(struct arena *a, const struct graph *g,
         .graph = g, .stages = options->stages, .stage = options->stage,
         .mbs = order->mbs, .outputs = options->outputs,
         .sharding = options->sharding ? *options->sharding : (struct sharding){0},
+        .wire = options->wire,
         .home = NEW(a, int, g->nunit), .ways = builder_ids(a, g->nunit),
         .weight = builder_ids(a, g->nunit), .gradient = builder_ids(a, g->nunit),
         .moment = {builder_ids(a, g->nunit), builder_ids(a, g->nunit)},

@@ -42,6 +42,9 @@ enum memory {
     MEMORY_WEIGHT, MEMORY_GRADIENT, MEMORY_OPTIMIZER,
     MEMORY_ACTIVATION,                  /* values and their gradients */
     MEMORY_INPUT, MEMORY_WORKSPACE,
+    MEMORY_MESSAGE,                     /* there because ranks talk: gathered weights,
+                                         * gradients on their way to their shards, what
+                                         * collectives and other stages bring */
     MEMORY_HOST,                        /* parked values: not in the device slab */
     MEMORIES
 };
@@ -75,6 +78,8 @@ struct step {
     unsigned along;                     /* gather, reduce: axes of the group, in the
                                          * view the unit lives in.  in[0] == out[0]: in
                                          * place, and a reduce is then an all-reduce */
+    enum dtype wire;                    /* reduce: the type that travels; not f32: the
+                                         * scratch buffer holds what is sent */
     int peer;                           /* send, recv: the other's place along pp; -1 */
     int64_t tag;                        /* of the message: the same for both */
     int tally;                          /* row of plan.tally */
@@ -110,6 +115,7 @@ struct plan {
     int *home;                          /* [units] the first place that has it: one of
                                          * those that update the same speaks for all */
     struct sharding sharding;
+    enum dtype wire;                    /* see plan_options */
     int mbs;
     int64_t nstep, nbuffer, ntally, step_room, buffer_room, tally_room;
     struct step *step;
@@ -142,6 +148,8 @@ struct plan_options {
     const int *output;                  /* values the caller reads after the step */
     int outputs;
     const struct sharding *sharding;    /* NULL: nothing is divided */
+    enum dtype wire;                    /* in which gradients travel to be summed over
+                                         * ranks: f32, or bf16 (routers' always f32) */
     const struct plan *state;           /* share that plan's whole-run memory and its
                                          * sharding; its graph has the same units and
                                          * params.  Or NULL */
@@ -203,8 +211,19 @@ int step_touches(const struct step *s, struct touch out[MAX_TOUCH]);
 /* Ranks with the same piece that divide its storage, and all of them. */
 unsigned unit_shard_axes(const struct unit *u);
 unsigned unit_holder_axes(const struct unit *u);
+/* In which type its gradient travels to be summed. */
+enum dtype unit_wire(const struct plan *p, int unit);
 /* Shards of plan.ways[unit] ranks: equal, of whole cache lines. */
 struct flat unit_flat(const struct plan *p, int unit);
+
+/* What this rank stores of a param's state (weights kept whole too): elements of its
+ * box; none where another stage has it. */
+struct stretch param_own(const struct plan *p, int param);
+/* And what of that it alone writes where the state is saved: of ranks that store the
+ * same, each has an equal share; small params go round. */
+struct stretch param_duty(const struct plan *p, int param);
+/* Does this rank speak for its own part?  Of all that have the same one, one does. */
+bool param_speaks(const struct plan *p, int param);
 
 /* ---- passes, in the order plan_build runs them ---- */
 

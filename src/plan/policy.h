@@ -18,6 +18,8 @@ struct policy {
                                  * An input is never copied out: it is loaded again. */
     bool keep_weights;          /* do not drop gathered weights between uses */
     bool weave;                 /* run a backward and the next forward interleaved */
+    bool overlap;               /* what may run beside a collective does */
+    bool delay;                 /* weight passes wait for the next collective */
     double slack;               /* transient memory may grow by this factor (1: tight),
                                  * so that lanes wait less for each other's memory */
 };

@@ -68,11 +68,11 @@ void precision_units(const struct precision *x, struct plan *p, struct arena *a,
 {
     for (int64_t i = 0; i < p->nbuffer; i++) {
         struct buffer *b = &p->buffer[i];
-        if (b->unit < 0)
+        if (b->unit < 0 || b->kind == MEMORY_WORKSPACE)     /* has the wire's type */
             continue;
-        enum dtype d = b->kind == MEMORY_WEIGHT     ? x->value
-                       : b->kind == MEMORY_GRADIENT ? x->gradient
-                                                    : DTYPE_F32;
+        enum dtype d = b->kind == MEMORY_OPTIMIZER ? DTYPE_F32
+                       : b->gradient               ? x->gradient
+                                                   : x->value;
         b->bytes = b->bytes / dtype_bytes(DTYPE_F32) * dtype_bytes(d);
     }
     if (x->value != DTYPE_F32 && p->moments > 0)

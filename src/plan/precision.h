@@ -10,7 +10,8 @@
 
 struct precision {
     enum dtype value;           /* activations, their gradients, working weights */
-    enum dtype gradient;        /* weight gradients, summed and as they travel */
+    enum dtype gradient;        /* weight gradients and their sums; as they travel:
+                                 * plan_options.wire */
 };
 
 /* Values of the graph, before plan_build: all floating ones that carry gradients but

@@ -34,7 +34,10 @@ struct stages {
  * Fails (FAULT_USAGE) with what does not add up. */
 MUST_USE bool stages_make(struct arena *a, const struct graph *g, int ranks, int chunks,
                           const char *layout, const double *work, struct stages *out);
-/* FLOPs of each layer's passes over one microbatch, as the dry device counts. */
+/* FLOPs of a node's forward, as the dry device counts; none where it asks other ranks,
+ * which only moves. */
+double node_flops(const struct graph *g, const struct node *n);
+/* FLOPs of each layer's passes over one microbatch. */
 double *stages_work(struct arena *a, const struct graph *g);
 /* The layout of a cut: what stages_make would take to make it again. */
 char *stages_text(struct arena *a, const struct graph *g, const struct stages *s);

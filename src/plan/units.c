@@ -16,10 +16,70 @@ unsigned unit_shard_axes(const struct unit *u)
     return unit_holder_axes(u) & ~ON(AXIS_REPLICATE);
 }
 
+/* Routers' are few, and small differences of theirs decide who works. */
+enum dtype unit_wire(const struct plan *p, int unit)
+{
+    return p->graph->unit[unit].part == PART_ROUTER ? DTYPE_F32 : p->wire;
+}
+
 struct flat unit_flat(const struct plan *p, int unit)
 {
     return flat_make(p->graph->unit[unit].count, p->ways[unit], EVEN);
 }
+
+/* ---- whose a param is ---- */
+
+/* Along which ranks store the same of the unit. */
+static unsigned copy_axes(const struct plan *p, int unit)
+{
+    return p->ways[unit] > 1 ? ON(AXIS_REPLICATE)
+                             : unit_holder_axes(&p->graph->unit[unit]);
+}
+
+struct stretch param_own(const struct plan *p, int param)
+{
+    const struct graph *g = p->graph;
+    const struct param *x = &g->param[param];
+    const struct unit *u = &g->unit[x->unit];
+    struct flat f = unit_flat(p, x->unit);
+    int at = 0;
+    if (p->weight[x->unit] < 0)
+        return (struct stretch){0, 0};
+    if (f.shards > 1)
+        at = view_group_index(mesh_view(g->mesh, u->experts), g->rank,
+                              unit_shard_axes(u));
+    return flat_part(&f, at, x->offset, x->count);
+}
+
+struct stretch param_duty(const struct plan *p, int param)
+{
+    enum { LEAST = 1 << 12 };           /* elements: fewer are one rank's */
+    const struct graph *g = p->graph;
+    int unit = g->param[param].unit;
+    struct stretch own = param_own(p, param);
+    if (p->home[unit] != p->stage)
+        return (struct stretch){0, 0};
+    if (!g->mesh)
+        return own;
+    const struct view *v = mesh_view(g->mesh, g->unit[unit].experts);
+    unsigned along = copy_axes(p, unit);
+    int ranks = view_group_size(v, along);
+    struct flat f = flat_make(own.to - own.from, ranks, LEAST);
+    int at = (view_group_index(v, g->rank, along) + param) % ranks;
+    struct stretch share = flat_part(&f, at, 0, f.count);
+    return (struct stretch){own.from + share.from, own.from + share.to};
+}
+
+bool param_speaks(const struct plan *p, int param)
+{
+    const struct graph *g = p->graph;
+    int unit = g->param[param].unit;
+    return p->home[unit] == p->stage &&
+           (!g->mesh || view_group_index(mesh_view(g->mesh, g->unit[unit].experts),
+                                         g->rank, copy_axes(p, unit)) == 0);
+}
+
+/* ---- how many divide it ---- */
 
 /* Ranks of the unit's view along these axes. */
 static int unit_ways(const struct builder *b, int u, unsigned along)
@@ -33,18 +93,19 @@ static bool divided(const struct builder *b, int u)
     return b->p->ways[u] > 1;
 }
 
-static int buffer_of_unit(struct builder *b, enum memory kind, int u, int64_t count)
+static int buffer_of_unit(struct builder *b, enum memory kind, int u, bool gradient,
+                          int64_t count)
 {
     return buffer_new(b, (struct buffer){
         .kind = kind, .name = b->g->unit[u].name, .value = -1, .unit = u, .mb = -1,
-        .gradient = kind == MEMORY_GRADIENT, .bytes = count * dtype_bytes(DTYPE_F32)});
+        .gradient = gradient, .bytes = count * dtype_bytes(DTYPE_F32)});
 }
 
-/* Room for all shards together. */
-static int buffer_of_shards(struct builder *b, enum memory kind, int u)
+/* Room for all shards together, brought or to be taken by the ranks that have them. */
+static int buffer_of_shards(struct builder *b, int u, bool gradient)
 {
     struct flat f = unit_flat(b->p, u);
-    return buffer_of_unit(b, kind, u, flat_padded(&f));
+    return buffer_of_unit(b, MEMORY_MESSAGE, u, gradient, flat_padded(&f));
 }
 
 static struct step *step_of_unit(struct builder *b, enum step_kind kind, int u,
@@ -63,7 +124,7 @@ static void acquire_unit(struct builder *b, int u)
 {
     if (b->weight[u] >= 0)
         return;
-    b->weight[u] = b->p->sharding.weights ? buffer_of_shards(b, MEMORY_WEIGHT, u)
+    b->weight[u] = b->p->sharding.weights ? buffer_of_shards(b, u, false)
                                           : b->p->weight[u];
     struct step *s = step_of_unit(b, STEP_GATHER, u, -1);
     s->in[0] = b->p->weight[u];
@@ -111,12 +172,26 @@ static void zero_rest(struct builder *b, int u)
     }
 }
 
+/* A sum of `gradient` over ranks, which may be rounded for the way. */
+static struct step *step_of_sum(struct builder *b, int u, int gradient)
+{
+    struct step *s = step_of_unit(b, STEP_REDUCE, u, -1);
+    s->in[0] = gradient;
+    s->wire = unit_wire(b->p, u);
+    if (s->wire != DTYPE_F32)
+        s->work = buffer_new(b, (struct buffer){
+            .kind = MEMORY_WORKSPACE, .name = b->g->unit[u].name, .value = -1,
+            .unit = u, .mb = -1,
+            .bytes = b->p->buffer[gradient].bytes / dtype_bytes(DTYPE_F32) *
+                     dtype_bytes(s->wire)});
+    return s;
+}
+
 /* This rank's shard of the sum. */
 static void reduce_scatter(struct builder *b, int u)
 {
     zero_rest(b, u);
-    struct step *s = step_of_unit(b, STEP_REDUCE, u, -1);
-    s->in[0] = b->wgrad[u];
+    struct step *s = step_of_sum(b, u, b->wgrad[u]);
     s->out[0] = b->p->gradient[u];
     s->beta[0] = b->reduced[u];
     s->along = unit_shard_axes(&b->g->unit[u]);
@@ -130,8 +205,8 @@ static void all_reduce(struct builder *b, int u, unsigned along)
 {
     if (unit_ways(b, u, along) == 1)
         return;
-    struct step *s = step_of_unit(b, STEP_REDUCE, u, -1);
-    s->in[0] = s->out[0] = b->p->gradient[u];
+    struct step *s = step_of_sum(b, u, b->p->gradient[u]);
+    s->out[0] = b->p->gradient[u];
     s->along = along;
 }
 
@@ -170,7 +245,7 @@ void fill_dw(struct builder *b, struct step *s, const struct node *n)
             continue;
         int u = b->g->param[n->w[i]].unit;
         if (b->wgrad[u] < 0)
-            b->wgrad[u] = buffer_of_shards(b, MEMORY_GRADIENT, u);
+            b->wgrad[u] = buffer_of_shards(b, u, true);
         s->dw[i] = b->wgrad[u];
         s->beta_w[i] = b->written[n->w[i]];
         b->written[n->w[i]] = true;
@@ -218,7 +293,8 @@ static int buffer_whole(struct builder *b, enum memory kind, const char *name, i
                         bool shard)
 {
     struct flat f = unit_flat(b->p, u);
-    int i = buffer_of_unit(b, kind, u, shard ? f.each : flat_padded(&f));
+    int i = buffer_of_unit(b, kind, u, kind == MEMORY_GRADIENT,
+                           shard ? f.each : flat_padded(&f));
     b->p->buffer[i].whole = true;
     b->p->buffer[i].name = name;
     return i;

@@ -81,17 +81,34 @@ static void run_gather(const struct machine *m, int64_t i)
                     m->device.at + to->offset, each / dtype_bytes(DTYPE_F32));
 }
 
+/* Rounded once to travel, summed in f32; what goes back to all is rounded once more. */
+static void run_reduce_narrow(const struct machine *m, int64_t i, const float *in,
+                              int64_t whole, float *out, int64_t count)
+{
+    const struct step *s = &m->plan->step[i];
+    void *sent = m->device.at + m->plan->buffer[s->work].offset;
+    dtype_from_f32(s->wire, in, sent, whole);
+    if (in != out) {
+        comm_reduce_wide(m->comm[i], sent, s->beta[0], out, count);
+        return;
+    }
+    comm_all_reduce(m->comm[i], s->wire, sent, count);
+    dtype_to_f32(s->wire, sent, out, count);
+}
+
 static void run_reduce(const struct machine *m, int64_t i)
 {
     const struct step *s = &m->plan->step[i];
     const struct buffer *from = &m->plan->buffer[s->in[0]];
     const struct buffer *to = &m->plan->buffer[s->out[0]];
+    void *in = m->device.at + from->offset, *out = m->device.at + to->offset;
     int64_t count = to->bytes / dtype_bytes(DTYPE_F32);
-    if (from == to)
-        comm_all_reduce(m->comm[i], DTYPE_F32, m->device.at + to->offset, count);
+    if (s->wire != DTYPE_F32)
+        run_reduce_narrow(m, i, in, from->bytes / dtype_bytes(DTYPE_F32), out, count);
+    else if (in == out)
+        comm_all_reduce(m->comm[i], DTYPE_F32, out, count);
     else
-        comm_reduce_scatter(m->comm[i], DTYPE_F32, m->device.at + from->offset,
-                            s->beta[0], m->device.at + to->offset, count);
+        comm_reduce_scatter(m->comm[i], DTYPE_F32, in, s->beta[0], out, count);
 }
 
 /* One value or gradient, from or to another stage. */
@@ -424,37 +441,19 @@ struct tensor machine_own(const struct machine *m, enum held what, int param,
                           struct stretch *part)
 {
     const struct plan *p = m->plan;
-    const struct graph *g = p->graph;
-    const struct param *x = &g->param[param];
+    const struct param *x = &p->graph->param[param];
     const int *const held[] = {p->weight, p->gradient, p->moment[0], p->moment[1]};
     int unit = held[what][x->unit];
     *part = (struct stretch){0, 0};
     if (unit < 0 || (what != HELD_WEIGHT && !x->trainable))
         return tensor_none();
-    const struct unit *u = &g->unit[x->unit];
     struct flat f = unit_flat(p, x->unit);
-    int at = 0;
-    if (f.shards > 1)
-        at = view_group_index(mesh_view(g->mesh, u->experts), g->rank,
-                              unit_shard_axes(u));
     bool whole = p->buffer[unit].bytes == flat_padded(&f) * dtype_bytes(DTYPE_F32);
-    *part = flat_part(&f, at, x->offset, x->count);
-    int64_t from = x->offset + part->from - (whole ? 0 : at * f.each);
+    *part = param_own(p, param);
+    int64_t from = x->offset + part->from;      /* in the unit, then in the shard */
     char *data = m->device.at + p->buffer[unit].offset;
-    return tensor_1d(data + from * dtype_bytes(DTYPE_F32), DTYPE_F32,
-                     part->to - part->from);
-}
-
-bool machine_speaks(const struct machine *m, int param)
-{
-    const struct plan *p = m->plan;
-    const struct graph *g = p->graph;
-    int unit = g->param[param].unit;
-    const struct unit *u = &g->unit[unit];
-    unsigned along = p->ways[unit] > 1 ? ON(AXIS_REPLICATE) : unit_holder_axes(u);
-    return p->home[unit] == p->stage &&
-           (!g->mesh ||
-            view_group_index(mesh_view(g->mesh, u->experts), g->rank, along) == 0);
+    return tensor_1d(data + (whole ? from : from % f.each) * dtype_bytes(DTYPE_F32),
+                     DTYPE_F32, part->to - part->from);
 }
 
 const struct comm *machine_world(const struct machine *m)
@@ -505,11 +504,6 @@ int64_t machine_ran(const struct machine *m, int64_t tally)
     for (int l = 0; l < LANES; l++)
         sum += m->lane[l].ran[tally];
     return sum;
-}
-
-int64_t machine_steps(const struct machine *m)
-{
-    return m->steps;
 }
 
 bool machine_evidence(const struct machine *m)

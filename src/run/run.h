@@ -56,8 +56,6 @@ struct tensor machine_moment(const struct machine *m, int param, int which);
 enum held { HELD_WEIGHT, HELD_GRADIENT, HELD_FIRST, HELD_SECOND };
 struct tensor machine_own(const struct machine *m, enum held what, int param,
                           struct stretch *part);
-/* Does this rank speak for its own part?  Of all that have the same one, one does. */
-bool machine_speaks(const struct machine *m, int param);
 /* All ranks of the run. */
 const struct comm *machine_world(const struct machine *m);
 
@@ -83,7 +81,6 @@ void trace_json(const struct plan *p, const struct span *span, struct text *t);
 
 /* Evidence: steps run so far of each row of plan.tally, by the current plan. */
 int64_t machine_ran(const struct machine *m, int64_t tally);
-int64_t machine_steps(const struct machine *m);         /* machine_step calls on it */
 /* Fails when what ran is not steps * plan.tally. */
 MUST_USE bool machine_evidence(const struct machine *m);
 

@@ -17,7 +17,11 @@ static void state_work(const struct plan *p, const struct step *s, const struct 
     case STEP_GATHER: case STEP_REDUCE: case STEP_TIE:
         call.op = gather ? COMM_ALL_GATHER
                          : whole ? COMM_ALL_REDUCE : COMM_REDUCE_SCATTER;
-        call.count = p->buffer[gather ? s->out[0] : s->in[0]].bytes;
+        call.count = p->buffer[gather         ? s->out[0]
+                               : s->work >= 0 ? s->work
+                                              : s->in[0]].bytes;
+        if (s->work >= 0)               /* rounded first */
+            w->bytes = (double)(p->buffer[s->in[0]].bytes + p->buffer[s->work].bytes);
         if (call.op != COMM_ALL_REDUCE)
             call.count /= c->size;
         break;

@@ -14,18 +14,17 @@ struct origin {                         /* one of the two */
     const struct graph *graph;
 };
 
-static bool folder_get(void *arg, int64_t param, float *to)
+static bool folder_get(void *arg, int64_t param, struct stretch part, float *to)
 {
     const struct origin *o = arg;
-    return hf_load(&o->folder, &o->graph->param[param], to);
+    return hf_load(&o->folder, &o->graph->param[param], part, to);
 }
 
-static bool state_get(void *arg, int64_t param, float *to)
+static bool state_get(void *arg, int64_t param, struct stretch part, float *to)
 {
     const struct origin *o = arg;
     const struct param *p = &o->graph->param[param];
-    struct disk_tensor want = {.name = p->name, .dtype = DTYPE_F32, .ndim = p->nrows};
-    memcpy(want.dim, p->rows, sizeof *p->rows * (size_t)p->nrows);
+    const struct state_piece want = {p->name, DTYPE_F32, p->box, part, NULL};
     return state_read(&o->state, &want, to);
 }
 
@@ -48,7 +47,7 @@ static bool step_of(struct arena *a, const char *path, const char **root, int64_
 /* The model folder a state's run was started from, as its manifest says. */
 static const char *state_model(const struct state *s, struct arena *a)
 {
-    json_t *meta = json_loads(s->meta, 0, NULL);
+    json_t *meta = json_loads(s->manifest.meta, 0, NULL);
     const char *text = json_string_value(json_object_get(meta, "model"));
     const char *copy = text ? arena_copy(a, text, strlen(text)) : NULL;
     json_decref(meta);
@@ -56,7 +55,8 @@ static const char *state_model(const struct state *s, struct arena *a)
 }
 
 static bool save(struct arena *a, const struct convert_options *o, const char *like,
-                 struct origin *from, bool (*get)(void *, int64_t, float *))
+                 struct origin *from,
+                 bool (*get)(void *, int64_t, struct stretch, float *))
 {
     struct model_config config;
     struct model model;
@@ -72,12 +72,18 @@ static bool save(struct arena *a, const struct convert_options *o, const char *l
     if (from->folder.nfile &&
         !hf_check(&from->folder, model.graph.param, model.graph.nparam))
         return false;
+    struct stretch *part = NEW(a, struct stretch, model.graph.nparam);
+    for (int64_t i = 0; i < model.graph.nparam; i++)
+        part[i] = (struct stretch){0, model.graph.param[i].count};
     const struct hf_weights weights = {.get = get,
                                        .arg = from,
                                        .param = model.graph.param,
+                                       .part = part,
                                        .count = model.graph.nparam,
                                        .retype = o->dtype != NULL};
-    return hf_save(o->to, like, &weights, dtype, o->shard_bytes);
+    const int alone = 0;
+    const struct comm self = comm_self("convert", &alone);
+    return hf_save(&self, o->to, like, &weights, dtype, o->shard_bytes);
 }
 
 bool convert(const struct convert_options *o)
@@ -96,7 +102,6 @@ bool convert(const struct convert_options *o)
                 "convert: %s does not say which model it trains; name it with --like",
                 o->from);
         ok = ok && save(&a, o, like, &from, state_get);
-        state_close(&from.state);
     } else {
         ok = hf_open(&a, o->from, &from.folder) &&
              save(&a, o, like ? like : o->from, &from, folder_get);

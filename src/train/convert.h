@@ -1,4 +1,4 @@
-/* convert.h - model folders and training states into model folders, one tensor at a
+/* convert.h - model folders and training states into model folders, some megabytes at a
  * time. */
 #ifndef TRAIN_CONVERT_H
 #define TRAIN_CONVERT_H

@@ -5,14 +5,28 @@
 
 #include <math.h>
 
-static bool row_loss(struct session *s, struct view_of_model *v, const struct row *row,
-                     double *sum)
+static bool rows_loss(struct session *s, struct view_of_model *v,
+                      const struct row *const *row, int rows, double *sum)
 {
     double loss;
-    if (!session_row(s, v, row, NULL, &loss))
+    if (!session_rows(s, v, row, rows, NULL, &loss))
         return false;
     *sum += loss;
     return true;
+}
+
+/* Rows book what was left out before them, the end of the split what came after all. */
+static void left_out_count(struct session *s, struct loader *loader, bool end,
+                           struct ledger *to)
+{
+    struct cursor all;
+    if (end)
+        left_out_row(s, loader);
+    loader_cursor(loader, &all);
+    to->bad = all.bad;
+    to->too_long = all.too_long;
+    to->no_loss = all.no_loss;
+    to->dropped = all.bad + all.too_long + all.no_loss;
 }
 
 bool evaluate(struct session *s, struct view_of_model *view, int64_t rows,
@@ -25,19 +39,24 @@ bool evaluate(struct session *s, struct view_of_model *view, int64_t rows,
     bool end = false;
     *out = (struct evaluation){0};
     o.mix = s->held;
-    o.hold = 1;
+    o.hold = session_ways(s);
     o.positions = mix_epoch_samples(s->held);
+    const struct row **row = NEW(&a, const struct row *, o.hold);
     bool ok = loader_open(&a, &o, NULL, &loader);
-    while (ok && out->rows < rows) {
-        const struct row *row;
-        ok = loader_next(loader, &row, &end);
-        if (!ok || end)
-            break;
-        left_out_row(s, loader);
-        ok = row_loss(s, view, row, &sum);
-        ledger_add(&out->ledger, &row->ledger);
-        out->rows++;
+    while (ok && !end && out->rows < rows) {
+        int n = 0;
+        while (ok && n < MIN(o.hold, rows - out->rows)) {
+            ok = loader_next(loader, &row[n], &end);
+            if (!ok || end)
+                break;
+            left_out_row(s, loader);
+            ledger_add(&out->ledger, &row[n++]->ledger);
+        }
+        ok = ok && (n == 0 || rows_loss(s, view, row, n, &sum));
+        out->rows += n;
     }
+    if (ok && loader)
+        left_out_count(s, loader, end, &out->ledger);
     if (loader)
         loader_close(loader);
     arena_free(&a);
@@ -67,8 +86,9 @@ static bool encoded_loss(struct session *s, struct view_of_model *v, struct aren
             list[i] = &encoded[ticket[i]];
         struct arena item = arena_make("row");
         struct row row;
+        const struct row *one = &row;
         row_fill(&item, shape, list, n, &row);
-        bool ok = row_loss(s, v, &row, sum);
+        bool ok = rows_loss(s, v, &one, 1, sum);
         ledger_add(&out->ledger, &row.ledger);
         out->rows++;
         arena_free(&item);

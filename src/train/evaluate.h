@@ -6,7 +6,7 @@
 
 struct evaluation {
     double loss;                        /* mean over supervised tokens, nats, or NAN */
-    struct ledger ledger;
+    struct ledger ledger;               /* dropped: of all samples that were read */
     int64_t rows;
 };
 /* `view` is recorded with purpose_train and a forward plan; the training plan is put

@@ -118,13 +118,12 @@ static bool row_advance(struct batch *b, const int64_t *ticket, int count)
         want[at - 1] = 1;
     }
     row_fill(&a, &b->shape, e, count, &row);
-    bool ok = session_row(b->s, b->view, &row, want, NULL);
-    const int32_t *best =
-        machine_value(b->s->machine, b->view->model.decoder.best, 0).data;
+    const struct row *one = &row;
+    bool ok = session_rows(b->s, b->view, &one, 1, want, NULL);
     at = 0;
     for (int i = 0; ok && i < count; i++) {
         struct encoded *x = &b->encoded[ticket[i]];
-        int32_t id = best[(at += x->tokens) - 1];
+        int32_t id = b->view->best[(at += x->tokens) - 1];
         b->ended[ticket[i]] = id == b->s->chat.im_end || id == b->s->model.config.eos;
         if (!b->ended[ticket[i]])
             x->input[x->tokens++] = id;

@@ -77,6 +77,9 @@ char *metrics_json(struct arena *a, const struct metrics *m, int world)
          per_second((double)ledger_useful(l), m, world));
     real(j, "model_tflops_per_gpu", per_second(m->model_flops, m, world) / 1e12);
     real(j, "expert_load_max_over_mean", m->expert_load_max_over_mean);
+    real(j, "vision_load_max_over_mean", m->vision_load_max_over_mean);
+    real(j, "vision_load_unbalanced", m->vision_load_unbalanced);
+    json_object_set_new(j, "vision_crowded", json_integer(m->vision_crowded));
     json_object_set_new(j, "order", json_sprintf("%016" PRIx64, m->order_hash));
     char *text = json_dumps(j, JSON_COMPACT), *copy = arena_copy(a, text, strlen(text));
     free(text);
@@ -149,6 +152,7 @@ static bool events_add(struct metrics_log *l, const struct metrics *m)
         {"speed/model_tflops_per_gpu", per_second(m->model_flops, m, l->world) / 1e12},
         {"speed/step_ms", m->step_ms}, {"speed/data_wait_ms", m->data_wait_ms},
         {"experts/load_max_over_mean", m->expert_load_max_over_mean},
+        {"vision/load_max_over_mean", m->vision_load_max_over_mean},
     };
     for (int i = 0; i < COUNT(scalar); i++)
         if (isfinite(scalar[i].value) &&

@@ -14,6 +14,10 @@ struct metrics {                        /* one step; units as in docs/recipes.md
     double model_flops, hardware_flops;
     int64_t peak_bytes, skipped_steps, bad_samples, epoch;
     double expert_load_max_over_mean;   /* worst layer; 0 without experts */
+    /* Vision work of the fullest ranks over an even share of all, as it was and if
+     * every rank encoded its own row's images; 0 without images. */
+    double vision_load_max_over_mean, vision_load_unbalanced;
+    int64_t vision_crowded;             /* microbatches without room to be balanced */
     uint64_t order_hash;                /* xxHash of the step's sample ids, in order */
 };
 

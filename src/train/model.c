@@ -3,11 +3,18 @@
 
 #include "base/text.h"
 
+static enum dispatcher dispatcher_of(const struct recipe *r)
+{
+    return strcmp(r->moe_dispatcher, "allgather") == 0 ? DISPATCHER_ALLGATHER
+                                                       : DISPATCHER_ALLTOALL;
+}
+
 struct model_purpose purpose_train(const struct recipe *r, const struct model_config *c,
                                    unsigned frozen)
 {
     return (struct model_purpose){
         .frozen = frozen,
+        .vision = {strcmp(r->vision_balance, "images") == 0, r->vision_capacity},
         .decoder = {
             .aux_coef = r->moe_aux_coef < 0 ? c->decoder.aux_coef : r->moe_aux_coef,
             .z_coef = r->moe_z_coef,
@@ -15,9 +22,7 @@ struct model_purpose purpose_train(const struct recipe *r, const struct model_co
             .loss = true,
             .capacity = r->moe_capacity,
             .cp_ring = r->parallel_cp_ring,
-            .dispatcher = strcmp(r->moe_dispatcher, "allgather") == 0
-                              ? DISPATCHER_ALLGATHER
-                              : DISPATCHER_ALLTOALL,
+            .dispatcher = dispatcher_of(r),
         },
     };
 }
@@ -25,7 +30,8 @@ struct model_purpose purpose_train(const struct recipe *r, const struct model_co
 struct model_purpose purpose_generate(const struct recipe *r)
 {
     return (struct model_purpose){
-        .decoder = {.bias = r->moe_bias_rate > 0, .best = true},
+        .decoder = {.bias = r->moe_bias_rate > 0, .best = true,
+                    .cp_ring = r->parallel_cp_ring, .dispatcher = dispatcher_of(r)},
     };
 }
 
@@ -41,11 +47,12 @@ void model_record(struct arena *a, const struct model_config *config,
     *out = (struct model){.config = *config, .capacity = *capacity,
                           .frozen = purpose->frozen, .graph = graph_make(a)};
     struct graph *g = &out->graph;
-    struct vision_graph vision;
+    struct vision_graph vision = {0};
     g->mesh = mesh;
     g->rank = rank;
     if (config->has_vision)
-        vision_record(g, &config->vision, capacity, &vision);
+        vision_record(g, &config->vision, capacity, &purpose->vision, &vision);
+    out->balanced = vision.placed;
     decoder_record(g, &config->decoder, capacity, config->has_vision ? &vision : NULL,
                    &purpose->decoder, &out->decoder);
     graph_freeze(g, purpose->frozen);
@@ -66,9 +73,17 @@ void model_record(struct arena *a, const struct model_config *config,
         {"share", &out->in.share},
         {"router_bias", &out->in.router_bias},
         {"want", &out->in.want},
+        {"pixel_row", &out->in.pixel_row},
+        {"pixel_leave", &out->in.pixel_leave},
+        {"pixel_arrive", &out->in.pixel_arrive},
+        {"feature_order", &out->in.feature_order},
+        {"feature_undo", &out->in.feature_undo},
+        {"feature_leave", &out->in.feature_leave},
+        {"feature_arrive", &out->in.feature_arrive},
     };
     for (int i = 0; i < COUNT(input); i++)
         *input[i].to = graph_find(g, input[i].name);
+    out->encodes = config->has_vision ? g->value[out->in.patch].dim[0] : 0;
 }
 
 struct mesh_limits limits_of(const struct model_config *c,
@@ -79,13 +94,16 @@ struct mesh_limits limits_of(const struct model_config *c,
     struct mesh_limits m = {
         .heads = d->heads, .groups = d->groups, .vocabulary = d->vocabulary,
         .experts = d->experts, .expert_hidden = d->experts ? d->expert_hidden : 0,
-        .layers = d->layers, .tokens = capacity->tokens,
+        .shared_hidden = d->experts ? d->shared_hidden : 0,
+        .tokens = capacity->tokens,
+        .pieces = d->layers + 2,        /* embedding and head; as src/plan/cut.c */
     };
     for (int i = 0; i < d->layers; i++)
         if (!d->moe[i])
             m.hidden = d->hidden;
     if (c->has_vision) {
         int cell = v->merge * v->merge;
+        m.pieces += v->depth;
         m.vision_heads = v->heads;
         m.vision_hidden = v->hidden;
         m.merger_hidden = v->width * cell;
@@ -143,7 +161,7 @@ int64_t model_parameters(const struct model *m, bool trainable_only)
     int64_t sum = 0;
     for (int64_t i = 0; i < m->graph.nparam; i++)
         if (!trainable_only || m->graph.param[i].trainable)
-            sum += m->graph.param[i].count;
+            sum += param_disk_count(&m->graph.param[i]);
     return sum;
 }
 
@@ -152,8 +170,8 @@ void model_table(const struct model *m, struct text *t)
     int64_t all[PARTS] = {0}, trains[PARTS] = {0};
     for (int64_t i = 0; i < m->graph.nparam; i++) {
         const struct param *p = &m->graph.param[i];
-        all[p->part] += p->count;
-        trains[p->part] += p->trainable ? p->count : 0;
+        all[p->part] += param_disk_count(p);
+        trains[p->part] += p->trainable ? param_disk_count(p) : 0;
     }
     text_add(t, "%-12s%16s%16s\n", "part", "parameters", "trained");
     for (int p = 0; p < PARTS; p++)
@@ -187,16 +205,18 @@ void feed_row(struct feed *f, struct machine *machine, const struct model *m, in
     bind(machine, m->in.target, mb, row->target);
     bind(machine, m->in.position, mb, row->position);
     bind(machine, m->in.segment, mb, row->segment);
-    bind(machine, m->in.feature, mb, row->feature);
-    bind(machine, m->in.feature_token, mb, row->feature_token);
     bind(machine, m->in.pixels, mb, row->pixels);
-    bind(machine, m->in.patch, mb, row->patch);
-    bind(machine, m->in.image, mb, row->image);
     bind(machine, m->in.live, mb, &row->live);
     bind(machine, m->in.scale, mb, &f->scale);
     bind(machine, m->in.share, mb, &f->share);
     bind(machine, m->in.router_bias, mb, router_bias);
     bind(machine, m->in.want, mb, want);
+    if (m->balanced)
+        return;
+    bind(machine, m->in.feature, mb, row->feature);
+    bind(machine, m->in.feature_token, mb, row->feature_token);
+    bind(machine, m->in.patch, mb, row->patch);
+    bind(machine, m->in.image, mb, row->image);
 }
 
 struct flops_count flops_count_of(const struct ledger *l, const struct model *m)

@@ -15,16 +15,21 @@ struct model {
     struct model_config config;
     struct capacity capacity;
     unsigned frozen;                    /* bit p: enum part p does not train */
+    bool balanced;                      /* images are shared out: train/balance.h */
+    int64_t encodes;                    /* patches that a rank has room to encode */
     struct graph graph;
     struct decoder_graph decoder;
     struct model_inputs {               /* graph inputs; NONE where not asked for */
         int input, target, position, segment, feature, feature_token, pixels, patch,
             image, live, scale, share, router_bias, want;
+        int pixel_row, pixel_leave, pixel_arrive, feature_order, feature_undo,
+            feature_leave, feature_arrive;              /* where balanced */
     } in;
 };
 
 struct model_purpose {                  /* what to record it for */
     unsigned frozen;
+    struct vision_options vision;
     struct decoder_options decoder;
 };
 /* Training: loss with the recipe's coefficients.  The others share its parameters. */
@@ -46,7 +51,8 @@ struct row_shape row_shape_of(const struct capacity *c, const struct model_confi
 
 /* "vision router" -> bits of enum part; fails naming the nearest part. */
 MUST_USE bool parts_parse(const char *list, unsigned *parts);
-/* What trains: parameters by part, trainable and frozen; one line a part. */
+/* What trains: parameters by part, trainable and frozen; one line a part.  Of the whole
+ * model, whatever this rank has of it. */
 void model_table(const struct model *m, struct text *t);
 int64_t model_parameters(const struct model *m, bool trainable_only);
 
@@ -56,7 +62,8 @@ struct feed {
     float scale, share;
 };
 struct feed feed_make(struct arena *a, const struct model *m);
-/* Bind `row` as microbatch mb.  scale and share as in decoder.h; want may be NULL. */
+/* Bind `row` as microbatch mb.  scale and share as in decoder.h; want may be NULL.  Of
+ * a balanced model balance_feed binds the rest: all about images but their pixels. */
 void feed_row(struct feed *f, struct machine *machine, const struct model *m, int mb,
               const struct row *row, double supervised, double live,
               const float *router_bias, const int32_t *want);

@@ -40,7 +40,7 @@ static bool global_norm(const struct model *m, struct machine *machine,
     for (int i = 0; i < m->graph.nparam; i++) {
         struct stretch part;
         struct tensor grad = machine_own(machine, HELD_GRADIENT, i, &part);
-        if (part.from < part.to && machine_speaks(machine, i))
+        if (part.from < part.to && param_speaks(machine_plan(machine), i))
             ops->square_sum(stream, grad, 1, out);
     }
     bool ok = comm_all_reduce(machine_world(machine), DTYPE_F64, &sum, 1);

@@ -2,6 +2,7 @@
 #include "train/outlook.h"
 
 #include "train/hardware.h"
+#include "train/saver.h"
 
 /* ---- what a typical batch is, as the recipe says (plan.sample, plan.image) ---- */
 
@@ -39,7 +40,7 @@ static double routed_share(const struct model *m, const struct mesh *mesh)
     for (int64_t k = 0; k < g->nnode; k++) {
         const struct node *n = &g->node[k];
         int w = n->nw ? n->w[0] : NONE;
-        if (w != NONE && g->param[w].part == PART_EXPERTS)
+        if (w != NONE && g->unit[g->param[w].unit].experts)
             return MIN(1, rows / (double)g->value[n->in[0]].dim[0]);
     }
     return 1;
@@ -49,57 +50,83 @@ static struct workload workload_of(const struct recipe *r, const struct model *m
                                    const struct mesh *mesh)
 {
     struct typical x = typical_of(r, m);
+    /* Pairs within the images that a rank encodes, of all that it has room for. */
+    double encoded = x.patches / (m->balanced ? mesh->layout.cp : 1);
+    double room = (double)m->encodes;
     return (struct workload){
         .attention = (x.sample + 1) / (x.tokens + 1),
-        .vision_attention = x.patches > 0 ? x.image / x.patches : 1,
+        .vision_attention = room > 0 ? x.image * encoded / room / room : 1,
         .routed = routed_share(m, mesh),
     };
 }
 
 /* ---- one stage ---- */
 
-static bool stage_open(struct outlook *o, struct outlook_stage *s,
-                       const struct recipe *r)
-{
-    struct rank *rank = NEW(&o->arena, struct rank, 1);
-    rank->rank = s->rank;
-    rank->ranks = o->crew.mesh.layout.world;
-    return session_preview(&s->session, r, &o->precision, rank, &o->crew);
-}
+struct job {
+    struct outlook *o;
+    const struct recipe *recipe;
+    int first;                          /* stage of index 0 */
+};
 
-static void stage_cost(struct outlook *o, struct outlook_stage *s)
+static void stage_cost(struct outlook_stage *s, const struct outlook *o,
+                       const struct workload *load)
 {
+    struct arena *a = &s->session.arena;
     const struct plan *p = s->session.plan;
-    s->work = NEW(&o->arena, struct work, p->nstep);
-    s->cost = NEW(&o->arena, double, p->nstep);
+    s->work = NEW(a, struct work, p->nstep);
+    s->cost = NEW(a, double, p->nstep);
     plan_work(p, s->work);
-    s->need = p->bytes + (o->hardware.memory > 0 ? 0 : p->host_bytes);
+    s->need = p->bytes;
+    if (o->hardware.memory <= 0)        /* the device's memory is the host's */
+        s->need += p->host_bytes + saver_snapshot(&s->session);
     for (int64_t i = 0; i < p->nstep; i++)
         s->flops += s->work[i].flops;
-    plan_cost(p, s->work, &o->hardware, &o->load, s->cost);
-    s->forecast = plan_forecast(p, &o->arena, s->cost, update_cost(p, &o->hardware));
+    plan_cost(p, s->work, &o->hardware, load, s->cost);
+    s->forecast = plan_forecast(p, a, s->cost, update_cost(p, &o->hardware));
+}
+
+static void stage_open(void *arg, int64_t i)
+{
+    const struct job *j = arg;
+    struct outlook *o = j->o;
+    struct outlook_stage *s = &o->stage[j->first + i];
+    s->ok = session_preview(&s->session, j->recipe, &o->precision, &s->rank, &o->crew);
+    if (!s->ok) {
+        fail_take(&s->why);
+        fail_clear();
+        return;
+    }
+    struct workload load = workload_of(j->recipe, &s->session.model, &o->crew.mesh);
+    stage_cost(s, o, &load);
+    if (j->first + i == 0)
+        o->load = load;                 /* every rank records the whole model */
+}
+
+/* As many at a time as there are threads; what comes of it does not depend on that. */
+static bool stages_open(struct outlook *o, const struct recipe *r, bool fitting)
+{
+    int pp = o->crew.mesh.layout.pp;
+    struct team *team = team_make(pp == 1);
+    int threads = team_threads(team);
+    bool ok = true, enough = false;
+    while (ok && !enough && o->stages < pp) {
+        struct job job = {o, r, o->stages};
+        int n = MIN(threads, pp - o->stages);
+        team_for(team, n, stage_open, &job);
+        for (int i = 0; i < n && ok && !enough; i++) {
+            struct outlook_stage *s = &o->stage[o->stages];
+            ok = s->ok || fail_raise(&s->why);
+            if (ok && s->need > o->stage[o->largest].need)
+                o->largest = o->stages;
+            o->stages += ok;
+            enough = fitting && s->need > o->have;
+        }
+    }
+    team_free(team);
+    return ok;
 }
 
 /* ---- all of them ---- */
-
-int outlook_world(const struct recipe *r)
-{
-    enum { MOST = 1 << 24 };            /* more is refused by the mesh */
-    const int64_t ways[] = {r->parallel_pp, MAX(r->parallel_dp, 1), r->parallel_cp,
-                            r->parallel_tp};
-    int64_t ranks = 1;
-    for (int i = 0; i < COUNT(ways); i++)
-        ranks = MIN(ranks * ways[i], MOST + 1);
-    return (int)ranks;
-}
-
-static bool mesh_open(struct outlook *o, const struct recipe *r, int world)
-{
-    if (!session_layout(r, world ? world : outlook_world(r), &o->crew.mesh))
-        return false;
-    o->crew.mesh.layout.node = (int)o->hardware.node;
-    return true;
-}
 
 static bool time_all(struct outlook *o)
 {
@@ -128,44 +155,38 @@ bool outlook_open(struct outlook *o, const struct recipe *r,
     *o = (struct outlook){.arena = arena_make("outlook")};
     const char *name = options->hardware ? options->hardware : r->plan_hardware;
     if (!hardware_read(&o->arena, name, &o->hardware) ||
-        !mesh_open(o, r, options->world))
+        !session_layout(r, &o->crew.mesh))
         return false;
+    o->crew.mesh.layout.node = (int)o->hardware.node;
     const struct layout *l = &o->crew.mesh.layout;
     const struct hardware *h = &o->hardware;
     o->precision = (struct precision){h->compute, DTYPE_F32};
     o->have = h->memory > 0 ? (int64_t)(h->memory - h->reserve)
                             : device_memory_free() / l->world;  /* ranks are threads */
     if (options->rank >= l->world) {
-        fail("plan: rank %d of %d ranks, numbered from 0", options->rank, l->world);
+        fail("plan: there is no rank %lld of %d ranks, numbered from 0",
+             (long long)options->rank, l->world);
         return fail_kind(FAULT_USAGE);
     }
     o->stage = NEW(&o->arena, struct outlook_stage, l->pp);
-    for (; o->stages < l->pp; o->stages++) {
-        struct outlook_stage *s = &o->stage[o->stages];
-        s->rank = o->stages * (l->world / l->pp);
-        if (options->rank / (l->world / l->pp) == o->stages)
-            s->rank = MAX(s->rank, options->rank);
-        if (!stage_open(o, s, r)) {
-            session_close(&s->session);
-            return false;
-        }
-        if (o->stages == 0)
-            o->load = workload_of(r, &s->session.model, &o->crew.mesh);
-        stage_cost(o, s);
-        if (s->need > o->stage[o->largest].need)
-            o->largest = o->stages;
+    for (int i = 0, each = l->world / l->pp; i < l->pp; i++) {
+        bool shown = options->rank >= 0 && options->rank / each == i;
+        o->stage[i].rank = (struct rank){
+            .rank = shown ? (int)options->rank : i * each, .ranks = l->world};
     }
+    if (!stages_open(o, r, options->fitting))
+        return false;
     const struct model *m = &o->stage[0].session.model;
     struct typical x = typical_of(r, m);
     struct flops_count n = counts_of(&x, m);
     o->tokens = x.tokens * (double)r->batch_rows;
     o->flops = model_flops(&m->config, &n, m->frozen) * (double)r->batch_rows;
-    return time_all(o);
+    return o->stages < l->pp || time_all(o);
 }
 
 void outlook_close(struct outlook *o)
 {
-    for (int i = 0; i < o->stages; i++)
+    for (int i = 0; o->stage && i < o->crew.mesh.layout.pp; i++)
         session_close(&o->stage[i].session);
     arena_free(&o->arena);
 }
@@ -182,7 +203,7 @@ static bool refused(const struct outlook *o)
     bool state = p->state_bytes > o->have, alone = o->crew.mesh.layout.world == 1;
     const char *name;
     double unit = outlook_unit(s->need, &name);
-    fail("plan: rank %d needs %.2f %s, on %s %.2f are free; %s", s->rank,
+    fail("plan: rank %d needs %.2f %s, on %s %.2f are free; %s", s->rank.rank,
          (double)s->need / unit, name, o->hardware.name, (double)o->have / unit,
          state && alone ? "weights, gradients and optimizer alone exceed it: freeze "
                           "parts (model.freeze), divide them over ranks (parallel.*) "

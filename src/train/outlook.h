@@ -7,10 +7,12 @@
 #include "train/session.h"
 
 struct outlook_options {
-    int world;                  /* ranks; 0: as many as parallel.* multiply out to */
-    int rank;                   /* to show in detail; -1: the one that needs most */
+    int64_t rank;               /* to show in detail; -1: the one that needs most */
     const char *hardware;       /* hardware table; NULL: the recipe's plan.hardware */
-    bool explain;               /* list every step of the rank */
+    bool explain;               /* list every step of the rank; of a search every
+                                 * candidate */
+    bool fitting;               /* stop at the first stage that does not fit: what
+                                 * follows is not planned, there is no time */
 };
 
 #define GIB (1024.0 * 1024 * 1024)
@@ -18,13 +20,16 @@ struct outlook_options {
 /* One rank of each stage stands for all of its stage: they run the same plan over equal
  * shares (only their links to other nodes may differ). */
 struct outlook_stage {
-    int rank;                   /* the first of the stage */
+    struct rank rank;           /* the first of the stage */
+    bool ok;
+    struct failure why;         /* not */
     struct session session;
     struct work *work;          /* [steps] */
     double *cost;               /* [steps] seconds */
     struct forecast forecast;   /* as if no other stage were waited for */
     double flops;               /* hardware's: recompute and capacity counted */
-    int64_t need;               /* bytes; parked ones too if the device is the host */
+    int64_t need;               /* bytes; what is on the host too if that is the device
+                                 */
 };
 
 struct outlook {
@@ -33,7 +38,7 @@ struct outlook {
     struct crew crew;           /* the mesh */
     struct precision precision;
     struct workload load;
-    int stages;
+    int stages;                 /* planned: all, but for options.fitting */
     struct outlook_stage *stage;
     int largest;                /* the stage that needs most device memory */
     int64_t have;               /* bytes a rank may take */
@@ -48,8 +53,6 @@ struct outlook {
 MUST_USE bool outlook_open(struct outlook *o, const struct recipe *r,
                            const struct outlook_options *options);
 void outlook_close(struct outlook *o);
-/* What parallel.* of a recipe multiply out to. */
-int outlook_world(const struct recipe *r);
 bool outlook_fits(const struct outlook *o);
 /* All of it as text (outlook_text.c). */
 void outlook_print(const struct outlook *o, const struct outlook_options *options,

@@ -4,6 +4,8 @@
 #include "train/outlook.h"
 
 #include "run/run.h"
+#include "train/saver.h"
+#include "train/weights.h"
 
 /* ---- what it is about ---- */
 
@@ -43,8 +45,11 @@ static void head_print(const struct outlook *o, const struct outlook_stage *s,
                     "and losses f32), f32 masters, moments and gradients\n");
     else
         text_add(t, "types: f32 throughout\n");
+    if (s->session.plan->wire != DTYPE_F32)
+        text_add(t, "gradients travel as %s (routers' as f32), sums are f32\n",
+                 dtype_name[s->session.plan->wire]);
     text_add(t, "\n%s", mesh_text(&o->crew.mesh, t->arena));
-    text_add(t, "\nrank %d\n", s->rank);
+    text_add(t, "\nrank %d\n", s->rank.rank);
     parameters_print(o, &s->session, t);
 }
 
@@ -76,26 +81,6 @@ static void kinds_row(const char *first, const int64_t *bytes, double unit,
     text_add(t, "%12.2f\n", (double)device / unit);
 }
 
-/* Live at the peak because ranks talk: gathered weights, gradients on their way, what
- * collectives and other stages bring. */
-static int64_t talking(const struct plan *p)
-{
-    const struct graph *g = p->graph;
-    int64_t sum = 0;
-    for (int64_t i = 0; i < p->nbuffer; i++) {
-        const struct buffer *x = &p->buffer[i];
-        bool live =
-            x->first >= 0 && x->first <= p->peak_step && p->peak_step <= x->last;
-        if (x->whole || x->kind == MEMORY_HOST || !live)
-            continue;
-        int node = x->value >= 0 ? g->value[x->value].node : -1;
-        bool moved =
-            node >= 0 && !x->gradient && g->node[node].kind->lane == LANE_LAYER;
-        sum += x->unit >= 0 || moved ? x->bytes : 0;
-    }
-    return sum;
-}
-
 static void memory_print(const struct outlook *o, const struct outlook_stage *s,
                          struct text *t)
 {
@@ -115,7 +100,7 @@ static void memory_print(const struct outlook *o, const struct outlook_stage *s,
     }
     struct memory_row sum = {0};
     int rows = plan_memory(p, t->arena, &row);
-    kinds_head(arena_text(t->arena, "rank %d", s->rank), t);
+    kinds_head(arena_text(t->arena, "rank %d", s->rank.rank), t);
     for (int i = 0; i < rows; i++) {
         int64_t any = 0;
         for (int k = 0; k < MEMORIES; k++) {
@@ -126,14 +111,12 @@ static void memory_print(const struct outlook *o, const struct outlook_stage *s,
             kinds_row(row[i].component, row[i].bytes, unit, t);
     }
     kinds_row("all", sum.bytes, unit, t);
-    text_add(t, "of it for communication (gathered weights, gradients and rows on "
-                "their way): %.2f %s\n", (double)talking(p) / unit, name);
     text_add(t, "allocated: %.2f %s (%lld bytes), of it %.2f state; %.2f parked on the "
                 "host\n", (double)p->bytes / unit, name, (long long)p->bytes,
              (double)p->state_bytes / unit, (double)p->host_bytes / unit);
     const struct outlook_stage *most = &o->stage[o->largest];
     if (outlook_fits(o))
-        text_add(t, "fits: rank %d needs most, %.2f of %.2f %s\n", most->rank,
+        text_add(t, "fits: rank %d needs most, %.2f of %.2f %s\n", most->rank.rank,
                  (double)most->need / unit, (double)o->have / unit, name);
 }
 
@@ -199,14 +182,35 @@ static void traffic_print(const struct outlook *o, const struct outlook_stage *s
     }
     if (n == 0)
         return;
-    text_add(t, "\nmessages to rank %d, a step\n%-14s%-30s%10s%14s%14s%12s\n", s->rank,
-             "what", "group", "calls", "GB in node", "GB across", "ms");
+    text_add(t, "\nmessages to rank %d, a step\n%-14s%-30s%10s%14s%14s%12s\n",
+             s->rank.rank, "what", "group", "calls", "GB in node", "GB across", "ms");
     for (int64_t k = 0; k < n; k++)
         if (flow[k].inside + flow[k].across > 0)
             text_add(t, "%-14s%-30s%10lld%14.3f%14.3f%12.2f\n", flow[k].what,
                      axes_text(&flow[k], &o->crew.mesh, t->arena),
                      (long long)flow[k].calls, flow[k].inside / 1e9,
                      flow[k].across / 1e9, flow[k].seconds * 1e3);
+}
+
+/* ---- files ---- */
+
+static void files_print(const struct outlook *o, const struct outlook_stage *s,
+                        struct text *t)
+{
+    const struct session *x = &s->session;
+    enum dtype dtype = strcmp(x->recipe->checkpoint_dtype, "bf16") ? DTYPE_F32
+                                                                   : DTYPE_BF16;
+    struct hf_outline out = weights_outline(&x->model, dtype);
+    double all = 4.0 * (double)model_parameters(&x->model, false) +
+                 8.0 * (double)model_parameters(&x->model, true);
+    text_add(t, "\ntraining state: %.3f GB in %d files, rank %d writes %.3f GB, %s\n",
+             all / 1e9, o->crew.mesh.layout.world, s->rank.rank,
+             (double)train_state_bytes(x) / 1e9,
+             saver_snapshot(x) ? "from a copy in host memory while it trains on"
+                               : "without a copy");
+    text_add(t, "export in %s: %.3f GB in %lld files of at most %.3f GB, two buffers "
+                "of %d MiB a rank\n", dtype_name[dtype], (double)out.bytes / 1e9,
+             (long long)out.files, (double)out.largest / 1e9, HF_BUFFER >> 20);
 }
 
 /* ---- time ---- */
@@ -219,14 +223,14 @@ static void time_print(const struct outlook *o, const struct outlook_stage *s,
     int world = o->crew.mesh.layout.world;
     text_add(t, "\nwork: model %.4g TFLOP a step, %.4g a rank; hardware %.4g on rank "
                 "%d (full rows, all room, what runs again)\n", o->flops / 1e12,
-             o->flops / 1e12 / world, s->flops / 1e12, s->rank);
+             o->flops / 1e12 / world, s->flops / 1e12, s->rank.rank);
     text_add(t, "typical: samples of %lld tokens, images of %lld patches; %.0f%% of "
                 "the experts' room is used\n",
              (long long)(r->plan_sample ? r->plan_sample : r->batch_tokens),
              (long long)(r->plan_image ? r->plan_image : r->batch_patches),
              100 * o->load.routed);
     text_add(t, "rank %d alone: compute %.2f ms, communication %.2f ms, of it exposed "
-                "%.2f ms, other waits %.2f ms, update %.2f ms\n", s->rank,
+                "%.2f ms, other waits %.2f ms, update %.2f ms\n", s->rank.rank,
              f->compute * 1e3, f->communication * 1e3, f->exposed * 1e3, f->idle * 1e3,
              f->update * 1e3);
     if (o->stages > 1)
@@ -243,10 +247,11 @@ void outlook_print(const struct outlook *o, const struct outlook_options *option
                    struct text *t)
 {
     const struct view *v = &o->crew.mesh.dense;
-    int at = options->rank >= 0 ? view_at(v, options->rank, AXIS_PP) : o->largest;
+    int at = options->rank >= 0 ? view_at(v, (int)options->rank, AXIS_PP) : o->largest;
     const struct outlook_stage *s = &o->stage[at];
     head_print(o, s, t);
     memory_print(o, s, t);
+    files_print(o, s, t);
     traffic_print(o, s, t);
     time_print(o, s, t);
     if (!options->explain)

@@ -218,6 +218,11 @@ bool profile_run(struct arena *a, const struct recipe *r, int64_t warmup, int64_
 {
     struct profiler t = {.out = out, .a = a};
     *out = (struct profile){.row = NEW(a, struct profile_row, ROWS_MOST)};
+    if (session_ranks(r) > 1) {
+        fail("profile: measures one rank, the recipe has %d; set parallel.ranks, pp, "
+             "dp, cp, tp, ep and etp to 1", session_ranks(r));
+        return fail_kind(FAULT_USAGE);
+    }
     bool ok = session_open(&t.s, r, true) && session_data(&t.s) &&
               session_machine(&t.s) && measure(&t, warmup, steps, trace);
     if (t.loader)

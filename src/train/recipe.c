@@ -31,6 +31,11 @@ static const size_t source_at[] = {
 #include "train/recipe.def"
 };
 
+static const struct recipe_need need[] = {
+#define NEED(section, key, met, what) {#section "." #key, what},
+#include "train/recipe.def"
+};
+
 int recipe_fields(const struct recipe_field **out)
 {
     *out = field;
@@ -41,6 +46,12 @@ int recipe_source_fields(const struct recipe_field **out)
 {
     *out = source_field;
     return COUNT(source_field);
+}
+
+int recipe_needs(const struct recipe_need **out)
+{
+    *out = need;
+    return COUNT(need);
 }
 
 void recipe_default(struct arena *a, struct recipe *r)
@@ -410,6 +421,30 @@ bool recipe_read(struct arena *a, const char *path, const char *const *override,
 
 /* ---- values that must fit together ---- */
 
+bool recipe_changed(const struct recipe *r, struct arena *a, const char *key)
+{
+    struct recipe plain;
+    recipe_default(a, &plain);
+    return strcmp(recipe_get(r, a, key), recipe_get(&plain, a, key)) != 0;
+}
+
+static bool needs_check(const struct recipe *r)
+{
+    const bool met[] = {
+#define NEED(section, key, met, what) met,
+#include "train/recipe.def"
+    };
+    struct arena a = arena_make("needs");
+    bool ok = true;
+    for (int i = 0; i < COUNT(need) && ok; i++)
+        if (!met[i] && recipe_changed(r, &a, need[i].key))
+            ok = fail("recipe: %s = %s means nothing without %s; set that, or leave "
+                      "it out", need[i].key, recipe_get(r, &a, need[i].key),
+                      need[i].what);
+    arena_free(&a);
+    return ok;
+}
+
 bool recipe_check(const struct recipe *r)
 {
     bool ok = true;
@@ -428,12 +463,15 @@ bool recipe_check(const struct recipe *r)
     else if (r->eval_every && !r->data_hold_out)
         ok = fail("recipe: eval.every is %" PRId64 " but data.hold_out is 0; hold "
                   "samples out to evaluate on", r->eval_every);
+    else if (r->vision_capacity > 0 && !strcmp(r->vision_balance, "none"))
+        ok = fail("recipe: vision.capacity %g with vision.balance none: a rank encodes "
+                  "all of its rows; set one or the other", r->vision_capacity);
     else if (!*r->run_name || *r->run_name == '.' || strchr(r->run_name, '/'))
         ok = fail("recipe: run.name '%s' must be one folder's name", r->run_name);
     for (int i = 0; ok && i < r->nsource; i++)
         if (!*r->source[i].path)
             ok = fail("recipe: data.sources.%d.path is empty", i);
-    return ok || fail_kind(FAULT_USAGE);
+    return (ok && needs_check(r)) || fail_kind(FAULT_USAGE);
 }
 
 /* ---- back to text ---- */

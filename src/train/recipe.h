@@ -68,5 +68,10 @@ struct recipe_field {
 };
 int recipe_fields(const struct recipe_field **out);     /* FIELD lines */
 int recipe_source_fields(const struct recipe_field **out);
+/* Does "section.key" have another value than its default? */
+bool recipe_changed(const struct recipe *r, struct arena *a, const char *key);
+/* NEED lines: what a setting is read with alone. */
+struct recipe_need { const char *key, *what; };
+int recipe_needs(const struct recipe_need **out);
 
 #endif

@@ -29,28 +29,58 @@ bool session_leads(const struct session *s)
 
 /* ---- layout ---- */
 
-static bool layout_make(const struct recipe *r, int ranks,
-                        const struct mesh_limits *limits, struct mesh *out)
+int session_ranks(const struct recipe *r)
+{
+    enum { MOST = 1 << 24 };            /* more is refused by the mesh */
+    const int64_t ways[] = {r->parallel_pp, MAX(r->parallel_dp, 1), r->parallel_cp,
+                            r->parallel_tp};
+    int64_t ranks = r->parallel_ranks ? r->parallel_ranks : 1;
+    for (int i = 0; i < COUNT(ways) && !r->parallel_ranks; i++)
+        ranks = MIN(ranks * ways[i], MOST + 1);
+    return (int)ranks;
+}
+
+static bool layout_make(const struct recipe *r, const struct mesh_limits *limits,
+                        struct mesh *out)
 {
     const struct layout l = {
-        .world = ranks, .pp = (int)r->parallel_pp, .dp = (int)r->parallel_dp,
+        .world = session_ranks(r), .pp = (int)r->parallel_pp, .dp = (int)r->parallel_dp,
         .cp = (int)r->parallel_cp, .tp = (int)r->parallel_tp, .ep = (int)r->parallel_ep,
         .etp = (int)r->parallel_etp, .replicate = (int)r->parallel_replicate,
     };
     if (!mesh_make(&l, limits, out))
-        return fail_in("recipe: parallel");
+        return fail_more("parallel.ranks (--ranks N) says how many ranks there are") ||
+               fail_in("recipe: parallel");
     int dp = out->layout.dp;
     int64_t rows = r->batch_rows;
     if (rows % dp)
         return fail("recipe: batch.rows %" PRId64 " does not divide over %d "
                     "data-parallel ranks; nearest is %" PRId64, rows, dp,
                     MAX((rows + dp / 2) / dp, 1) * dp);
-    bool whole = out->layout.pp * out->layout.cp * out->layout.tp == 1;
-    return whole || !r->sample_every ||
-           fail("recipe: sample.every %" PRId64
-                " needs ranks with the whole model: pp, "
-                "cp and tp 1; set it to 0 and use vlmoe generate",
-                r->sample_every);
+    int stage = out->layout.world / out->layout.pp;
+    return !limits->features || strcmp(r->vision_balance, "images") != 0 ||
+           stage <= MAX_MEMBERS ||
+           fail("recipe: vision.balance images: %d ranks of a stage would exchange "
+                "rows, at most %d can; set it to none", stage, MAX_MEMBERS);
+}
+
+/* What is about experts means nothing to a model that has none. */
+static bool experts_there(const struct recipe *r, const struct model_config *c)
+{
+    struct arena a = arena_make("experts");
+    const struct recipe_field *f;
+    int n = c->decoder.experts ? 0 : recipe_fields(&f);
+    bool ok = true;
+    for (int i = 0; i < n && ok; i++) {
+        bool about = !strcmp(f[i].section, "moe") || !strcmp(f[i].key, "ep") ||
+                     !strcmp(f[i].key, "etp");
+        char *key = arena_text(&a, "%s.%s", f[i].section, f[i].key);
+        if (about && recipe_changed(r, &a, key))
+            ok = fail("recipe: %s = %s, but the model has no experts", key,
+                      recipe_get(r, &a, key));
+    }
+    arena_free(&a);
+    return ok;
 }
 
 /* The model's config, or what may be meant instead of a folder that has none. */
@@ -72,7 +102,7 @@ static bool config_read(struct arena *a, const char *path, struct model_config *
     return fail_kind(FAULT_CHECKPOINT);
 }
 
-bool session_layout(const struct recipe *r, int ranks, struct mesh *out)
+bool session_layout(const struct recipe *r, struct mesh *out)
 {
     struct arena a = arena_make("layout");
     struct model_config config;
@@ -81,7 +111,8 @@ bool session_layout(const struct recipe *r, int ranks, struct mesh *out)
         struct capacity capacity = capacity_of(r, &config);
         struct mesh_limits limits = limits_of(&config, &capacity);
         limits.chunks = (int)r->parallel_chunks;
-        ok = layout_make(r, ranks, &limits, out) || fail_kind(FAULT_USAGE);
+        ok = (experts_there(r, &config) && layout_make(r, &limits, out)) ||
+             fail_kind(FAULT_USAGE);
     }
     arena_free(&a);
     return ok;
@@ -139,8 +170,11 @@ static bool plan_make(struct session *s, bool trains, const struct plan *state)
     if (!policy_parse(policy, &s->arena, &s->model.graph, r->memory_recompute,
                       r->memory_offload))
         return fail_in("recipe: memory") || fail_kind(FAULT_USAGE);
-    policy->slack = r->memory_slack;
+    policy->slack = s->precision ? 1 : r->memory_slack;         /* placed again below */
     policy->keep_weights = r->parallel_keep_weights;
+    policy->weave = r->parallel_weave;
+    policy->delay = r->parallel_delay_weights;
+    policy->overlap = r->moe_overlap_shared;
     const struct sharding sharding = sharding_of(r);
     int dp = s->crew ? s->crew->mesh.layout.dp : 1;
     if (!stages_open(s))
@@ -159,9 +193,11 @@ static bool plan_make(struct session *s, bool trains, const struct plan *state)
     s->plan = plan_build(&s->arena, &s->model.graph, &(struct plan_options){
         .stages = s->stages, .stage = s->stage, .order = order, .policy = policy,
         .moments = trains ? 2 : 0, .sharding = &sharding,
+        .wire = strcmp(r->parallel_gradient_dtype, dtype_name[DTYPE_BF16]) == 0
+                    ? DTYPE_BF16 : DTYPE_F32,
         .output = output, .outputs = outputs, .state = state});
     if (s->precision)
-        precision_units(s->precision, s->plan, &s->arena, policy->slack);
+        precision_units(s->precision, s->plan, &s->arena, r->memory_slack);
     return true;
 }
 
@@ -187,6 +223,7 @@ static bool session_make(struct session *s, bool trains)
     if (s->precision)
         precision_values(s->precision, &s->model.graph);
     s->room = recipe->moe_capacity;
+    s->image_room = recipe->vision_capacity;
     return plan_make(s, trains, NULL);
 }
 
@@ -217,15 +254,29 @@ bool session_may_grow(const struct session *s)
     return s->room > 0 && s->model.decoder.overflow != NONE;
 }
 
-bool session_grow(struct session *s)
+/* The training plan again, with other room. */
+static bool plan_again(struct session *s)
 {
     struct model was = s->model;
     struct model_purpose purpose = purpose_train(s->recipe, &was.config, was.frozen);
-    s->room *= 2;
     purpose.decoder.capacity = s->room;
+    purpose.vision.capacity = s->image_room;
     model_record(&s->arena, &was.config, &was.capacity, &purpose, was.graph.mesh,
                  was.graph.rank, &s->model);
     return plan_make(s, true, s->plan) && machine_use(s->machine, s->plan);
+}
+
+bool session_grow(struct session *s)
+{
+    s->room *= 2;
+    return plan_again(s);
+}
+
+bool session_grow_images(struct session *s)
+{
+    REQUIRE(s->model.encodes < s->model.capacity.patches);
+    s->image_room *= 2;
+    return plan_again(s);
 }
 
 /* ---- data ---- */
@@ -349,16 +400,43 @@ bool session_data(struct session *s)
 
 /* ---- machine ---- */
 
+/* Load the folder's weights, or make fresh ones? */
+static bool weights_choose(const struct recipe *r, bool *load)
+{
+    bool there = hf_has_weights(r->model_path);
+    *load = !strcmp(r->model_weights, "load") ||
+            (!strcmp(r->model_weights, "auto") && there);
+    if (there || !strcmp(r->model_weights, "fresh") ||
+        !hf_has_torch_weights(r->model_path))
+        return true;
+    fail("model: %s has weights in pytorch_model*.bin alone, which are not read here; "
+         "write them as safetensors (in Python: from_pretrained(...).save_pretrained("
+         "FOLDER) of transformers), or set model.weights=fresh to begin from nothing",
+         r->model_path);
+    return fail_kind(FAULT_CHECKPOINT);
+}
+
+/* Threads of this rank; 0: one per core. */
+static int threads_of(const struct session *s)
+{
+    enum { MANY = 4 };                  /* times the cores */
+    int64_t wanted = s->recipe->device_threads, ranks = s->rank ? s->rank->ranks : 1;
+    int cores = device_cores();
+    if (wanted * ranks > MANY * cores && session_leads(s))
+        log_warn("device", "device.threads %" PRId64 " for each of %" PRId64 " ranks "
+                 "are %" PRId64 " threads on %d cores; 0 takes one per core", wanted,
+                 ranks, wanted * ranks, cores);
+    return ranks > 1 && !wanted ? MAX(cores / (int)ranks, 1) : (int)wanted;
+}
+
 bool session_machine(struct session *s)
 {
     const struct recipe *r = s->recipe;
-    bool load = !strcmp(r->model_weights, "load") ||
-                (!strcmp(r->model_weights, "auto") && hf_has_weights(r->model_path));
+    bool load;
+    if (!weights_choose(r, &load))
+        return false;
     s->ops = &ops_cpu;
-    int ranks = s->rank ? s->rank->ranks : 1;
-    bool share = ranks > 1 && !r->device_threads;       /* the machine's cores */
-    s->team =
-        team_make(share ? MAX(device_cores() / ranks, 1) : (int)r->device_threads);
+    s->team = team_make(threads_of(s));
     s->stream = (struct stream){.team = s->team};
     if (!machine_make(&s->arena, s->plan, &(struct machine_options){
             .ops = s->ops, .rank = s->rank, .team = s->team,
@@ -404,11 +482,12 @@ struct view_of_model *session_view(struct session *s,
     struct order *order = NEW(&s->arena, struct order, 1);
     struct model_purpose same = *purpose;
     same.frozen = s->model.frozen;      /* state is laid out by what trains */
+    same.vision.balance = false;        /* all data-parallel ranks run the same row */
     same.decoder.capacity = 0;          /* nobody runs a row of it again */
     model_record(&s->arena, &s->model.config, capacity, &same, s->model.graph.mesh,
                  s->model.graph.rank, &v->model);
     const struct decoder_graph *d = &v->model.decoder;
-    const int wanted[] = {d->loss, d->cross_entropy, d->logits, d->best};
+    const int wanted[] = {d->loss, d->cross_entropy, d->logits, d->best, d->best_logit};
     int *output = NEW(&s->arena, int, COUNT(wanted)), outputs = 0;
     for (int i = 0; i < COUNT(wanted); i++)
         if (wanted[i] != NONE)
@@ -419,25 +498,76 @@ struct view_of_model *session_view(struct session *s,
         .moments = s->plan->moments, .output = output, .outputs = outputs,
         .state = s->plan});
     v->feed = feed_make(&s->arena, &v->model);
+    if (d->best != NONE) {
+        v->best = NEW(&s->arena, int32_t, capacity->tokens);
+        v->key = NEW(&s->arena, int64_t, capacity->tokens);
+    }
     return v;
 }
 
-static bool row_run(struct session *s, struct view_of_model *v, const struct row *row,
-                    const int32_t *want, double *loss)
+int session_ways(const struct session *s)
 {
+    return s->crew ? s->crew->mesh.layout.dp : 1;
+}
+
+/* A number that is larger for a larger logit, and of equal ones for the lower id. */
+static int64_t key_of(float logit, int32_t id)
+{
+    uint32_t bits;
+    memcpy(&bits, &logit, sizeof bits);
+    bits = bits >> 31 ? ~bits : bits | 1u << 31;
+    return (int64_t)((uint64_t)bits << 31 | (uint32_t)(INT32_MAX - id));
+}
+
+/* The best words of the row, of those that the ranks found at their places among their
+ * words: a rank of the last stage has some, others have none. */
+static bool best_meet(struct session *s, struct view_of_model *v)
+{
+    const struct decoder_graph *d = &v->model.decoder;
+    int64_t T = v->model.capacity.tokens, k = 0;
+    struct places p = places_of_row(&v->model.graph, T);
+    struct tensor id = machine_value(s->machine, d->best, 0);
+    struct tensor logit = machine_value(s->machine, d->best_logit, 0);
+    for (int64_t t = 0; t < T; t++)
+        v->key[t] = -1;
+    for (int i = 0; i < 2 && tensor_is(id); i++)
+        for (int64_t t = p.from[i]; t < p.from[i] + p.count[i]; t++, k++) {
+            int32_t word = ((const int32_t *)id.data)[k];
+            if (word >= 0)
+                v->key[t] = key_of(((const float *)logit.data)[k],
+                                   word + d->best_first);
+        }
+    if (!comm_max(machine_world(s->machine), DTYPE_I64, v->key, T))
+        return fail_kind(FAULT_RANK);
+    for (int64_t t = 0; t < T; t++)
+        v->best[t] = v->key[t] < 0 ? -1 : INT32_MAX - (int32_t)(v->key[t] & INT32_MAX);
+    return true;
+}
+
+/* Data-parallel ranks take a row each; those without one run the last again, for the
+ * others to meet, and do not count it. */
+static bool rows_run(struct session *s, struct view_of_model *v,
+                     const struct row *const *row, int rows, const int32_t *want,
+                     double *loss)
+{
+    const struct mesh *m = s->crew ? &s->crew->mesh : NULL;
     int value = v->model.decoder.cross_entropy;
+    int at = m ? view_group_index(&m->dense, s->rank->rank, ON_DP) : 0;
+    const struct row *own = row[MIN(at, rows - 1)];
     double sum = 0;
-    feed_row(&v->feed, s->machine, &v->model, 0, row, 1, (double)row->live,
+    feed_row(&v->feed, s->machine, &v->model, 0, own, 1, (double)own->live,
              s->router_bias, want);
     if (!machine_step(s->machine))
         return false;
-    if (value != NONE && (!s->crew || mesh_speaks(&s->crew->mesh, s->rank->rank)))
+    if (value != NONE && at < rows && (!m || mesh_speaks(m, s->rank->rank)))
         sum = *(const float *)machine_value(s->machine, value, 0).data;
-    /* Every data-parallel rank ran the same row.  Now nobody reads it any more. */
+    if (v->best && !best_meet(s, v))
+        return false;
+    /* Now nobody reads the rows any more. */
     if (!comm_all_reduce(machine_world(s->machine), DTYPE_F64, &sum, 1))
         return fail_kind(FAULT_RANK);
     if (loss)
-        *loss = sum / (s->crew ? s->crew->mesh.layout.dp : 1);
+        *loss = sum;
     return true;
 }
 
@@ -446,16 +576,19 @@ static bool meet(const struct session *s)
     return comm_barrier(machine_world(s->machine)) || fail_kind(FAULT_RANK);
 }
 
-bool session_row(struct session *s, struct view_of_model *v, const struct row *row,
-                 const int32_t *want, double *loss)
+bool session_rows(struct session *s, struct view_of_model *v,
+                  const struct row *const *row, int rows, const int32_t *want,
+                  double *loss)
 {
+    REQUIRE(rows >= 1 && rows <= session_ways(s) && (!want || rows == 1));
     if (s->crew) {
         s->crew->row = row;
+        s->crew->rows = rows;
         s->crew->want = want;
         s->crew->end = false;
     }
-    bool ok = meet(s) && row_run(s, v, row, want, loss);
-    /* Where a rank was lost others may still be at it, and the row is the caller's. */
+    bool ok = meet(s) && rows_run(s, v, row, rows, want, loss);
+    /* Where a rank was lost others may still be at them, and they are the caller's. */
     const struct timespec nap = {.tv_nsec = 1000000};
     while (!ok && s->crew && atomic_load(&s->crew->inside) > 0)
         nanosleep(&nap, NULL);
@@ -475,7 +608,9 @@ bool session_follow(struct session *s, struct view_of_model *v)
         atomic_fetch_add(&s->crew->inside, 1);
         bool ok = meet(s);
         more = ok && !s->crew->end;
-        ok = ok && (more ? row_run(s, v, s->crew->row, s->crew->want, NULL) : meet(s));
+        ok = ok && (more ? rows_run(s, v, s->crew->row, s->crew->rows, s->crew->want,
+                                    NULL)
+                         : meet(s));
         atomic_fetch_sub(&s->crew->inside, 1);
         if (!ok)
             return false;

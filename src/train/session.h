@@ -14,11 +14,12 @@
 
 #include <stdatomic.h>
 
-/* What the ranks of one process share: the layout, and the row that rank 0 has all of
- * them run (session_row). */
+/* What the ranks of one process share: the layout, and the rows that rank 0 has them
+ * run (session_rows). */
 struct crew {
     struct mesh mesh;
-    const struct row *row;
+    const struct row *const *row;
+    int rows;
     const int32_t *want;
     bool end;
     atomic_int inside;                  /* ranks that may read the row */
@@ -33,7 +34,8 @@ struct session {
     struct model model;                 /* recorded with the loss */
     const struct stages *stages; /* of a pipeline, else NULL; and its place there */
     int stage;
-    double room;                        /* moe.capacity, or what it has grown to */
+    double room, image_room;            /* moe.capacity and vision.capacity, or what
+                                         * they have grown to */
     struct plan *plan; /* one step: this rank's share of batch.rows; or,
                         * where nothing trains, one row forward */
 
@@ -68,9 +70,13 @@ MUST_USE bool session_preview(struct session *s, const struct recipe *recipe,
  * meant nothing: make more room and run it again.  All ranks together. */
 bool session_may_grow(const struct session *s);
 MUST_USE bool session_grow(struct session *s);
-/* The layout of parallel.* on so many ranks.  Fails (FAULT_USAGE) when it does not
- * divide the model, the ranks or batch.rows. */
-MUST_USE bool session_layout(const struct recipe *recipe, int ranks, struct mesh *out);
+/* vision.capacity: more room for images, before a step that finds none.  All ranks. */
+MUST_USE bool session_grow_images(struct session *s);
+/* parallel.ranks, or what the layout multiplies to. */
+int session_ranks(const struct recipe *recipe);
+/* The layout of parallel.*.  Fails (FAULT_USAGE) when it does not divide the model, the
+ * ranks or batch.rows. */
+MUST_USE bool session_layout(const struct recipe *recipe, struct mesh *out);
 /* Is this the rank that reads data and writes files? */
 bool session_leads(const struct session *s);
 /* Tokenizer, chat template, image processor. */
@@ -83,16 +89,26 @@ void session_close(struct session *s);
 
 /* Another purpose over the same weights: a model recorded for it and a forward plan of
  * one microbatch.  Use machine_use(s->machine, v->plan), then feed_row. */
-struct view_of_model { struct model model; struct plan *plan; struct feed feed; };
+struct view_of_model {
+    struct model model;
+    struct plan *plan;
+    struct feed feed;
+    int32_t *best;                      /* [T] of the row that ran last, -1 where none
+                                         * was wanted; NULL: the view chooses none */
+    int64_t *key;                       /* [T] for it */
+};
 struct view_of_model *session_view(struct session *s,
                                    const struct model_purpose *purpose,
                                    const struct capacity *capacity);
-/* Run one row through the view that is in use, on all ranks: rank 0 calls session_row
- * for each and session_end, the others session_follow, which returns after that.
- * `loss`, where not NULL, gets the cross entropy summed over the row, if the view has
- * one. */
-MUST_USE bool session_row(struct session *s, struct view_of_model *v,
-                          const struct row *row, const int32_t *want, double *loss);
+/* Rows that run at once: one for each data-parallel rank. */
+int session_ways(const struct session *s);
+/* Run so many rows (at most session_ways) through the view that is in use, on all
+ * ranks: rank 0 calls session_rows and session_end, the others session_follow, which
+ * returns after that.  `loss`, where not NULL, gets the cross entropy summed over the
+ * rows, each counted once, if the view has one.  `want`: of a single row. */
+MUST_USE bool session_rows(struct session *s, struct view_of_model *v,
+                           const struct row *const *row, int rows, const int32_t *want,
+                           double *loss);
 MUST_USE bool session_end(struct session *s);
 MUST_USE bool session_follow(struct session *s, struct view_of_model *v);
 

@@ -69,20 +69,55 @@ bool step_costs(struct trainer *t)
             fail_kind(FAULT_RANK));
 }
 
+/* The data-parallel ranks' rows of microbatch mb. */
+static const struct row *const *rows_of(const struct trainer *t, int mb)
+{
+    const struct mesh *m = t->s.model.graph.mesh;
+    return &t->batch->row[mb * (m ? m->layout.dp : 1)];
+}
+
+/* Who encodes which image of the step; with more room where some find none. */
+static bool images_share(struct trainer *t, struct arena *a, struct balance *b)
+{
+    struct session *s = &t->s;
+    for (;;) {
+        t->images = (struct balance_sum){0};
+        for (int i = 0; i < s->plan->mbs; i++) {
+            b[i] = balance_make(a, &s->model, rows_of(t, i));
+            balance_add(&t->images, &b[i]);
+        }
+        if (t->images.crowded == 0 || s->model.encodes == s->model.capacity.patches)
+            return true;
+        if (!session_grow_images(s) || !step_costs(t))
+            return false;
+        if (session_leads(s))
+            log_info("vision", "step %" PRId64 ": images found no room to be encoded; "
+                     "runs with vision.capacity %g", t->state.step + 1, s->image_room);
+    }
+}
+
 /* Data-parallel ranks take rows in turn; the tp, cp and pp ranks of one take the same.
  */
 static bool rows_run(struct trainer *t)
 {
     struct session *s = &t->s;
+    struct arena a = arena_make("rows");
+    struct balance *b = NEW(&a, struct balance, s->plan->mbs);
     const struct ledger *sum = &t->batch->sum;
     const struct mesh *m = s->model.graph.mesh;
-    int dp = m ? m->layout.dp : 1;
     int at = m ? view_group_index(&m->dense, s->rank->rank, ON_DP) : 0;
-    for (int i = 0; i < s->plan->mbs; i++)
-        feed_row(&t->feed[i], s->machine, &s->model, i, t->batch->row[i * dp + at],
+    bool ok = images_share(t, &a, b);
+    for (int i = 0; i < s->plan->mbs && ok; i++) {
+        const struct row *const *rows = rows_of(t, i);
+        feed_row(&t->feed[i], s->machine, &s->model, i, rows[at],
                  (double)sum->supervised, (double)ledger_useful(sum), s->router_bias,
                  NULL);
-    return machine_step(s->machine);
+        if (s->model.balanced)
+            balance_feed(&a, s->machine, &s->model, i, rows, &b[i]);
+    }
+    ok = ok && machine_step(s->machine);
+    arena_free(&a);
+    return ok;
 }
 
 /* The plan, on the rows of the step; again with more room where experts had too little:
@@ -229,10 +264,16 @@ static bool step_skipped(struct trainer *t)
     return ok;
 }
 
+static double over(double most, double mean)
+{
+    return mean > 0 ? most / mean : 0;
+}
+
 bool step_run(struct trainer *t, struct metrics *m)
 {
     const struct session *s = &t->s;
     const struct decoder_graph *d = &s->model.decoder;
+    /* Now: once this step's sums have met, rank 0 may be at the next one's rows. */
     const struct ledger sum = t->batch->sum;
     if (!plan_run(t))
         return false;
@@ -261,7 +302,6 @@ bool step_run(struct trainer *t, struct metrics *m)
         .z_loss = loss[2],
         .grad_norm = u.grad_norm,
         .lr = u.rate,
-        .data_wait_ms = 1e3 * t->batch->waited,
         .ledger = sum,
         .model_flops = model_flops(&s->model.config, &work, s->model.frozen),
         .hardware_flops = t->hardware_flops,
@@ -269,8 +309,12 @@ bool step_run(struct trainer *t, struct metrics *m)
         .skipped_steps = t->state.skipped,
         .bad_samples = t->state.cursor.bad,
         .expert_load_max_over_mean = balance,
+        .vision_load_max_over_mean = over(t->images.most, t->images.mean),
+        .vision_load_unbalanced = over(t->images.unbalanced, t->images.mean),
+        .vision_crowded = t->images.crowded,
     };
-    if (session_leads(s)) {
+    if (session_leads(s)) {             /* others may be behind, it owns the batch */
+        m->data_wait_ms = 1e3 * t->batch->waited;
         m->epoch = 1 + mix_at(s->mix, newest_position(&t->state.cursor)).epoch;
         m->order_hash = order_hash(t);
     }

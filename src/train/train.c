@@ -113,12 +113,12 @@ static bool answers_run(struct trainer *t)
            machine_use(s->machine, s->plan);
 }
 
-static bool state_write(struct trainer *t)
+/* `last`: no step follows. */
+static bool state_write(struct trainer *t, bool last)
 {
     if (session_leads(&t->s))
         metrics_phase("saving the training state");
-    return train_state_save(&t->s, &t->state, t->checkpoints,
-                            (int)t->s.recipe->checkpoint_keep);
+    return saver_save(t->saver, &t->state, last);
 }
 
 static char *state_path(const struct trainer *t, struct arena *a)
@@ -146,7 +146,7 @@ static bool look(struct trainer *t, bool evaluates, bool samples, bool saved)
     struct failure why;
     fail_take(&why);
     if (!saved && !t->s.crew &&         /* other ranks may not be able to */
-        !(machine_use(t->s.machine, t->s.plan) && state_write(t)))
+        !(machine_use(t->s.machine, t->s.plan) && state_write(t, true)))
         log_warn("checkpoint", "%s", fail_message());
     return fail_raise(&why);
 }
@@ -187,13 +187,13 @@ static bool loop(struct trainer *t)
         if (t->batch->stop)
             break;
         machine_trace(t->s.machine, traced);
-        if (!step_run(t, &m) || (traced && !trace_write(t)))
+        if (!step_run(t, &m) || (traced && !trace_write(t)) || !saver_check(t->saver))
             return false;
         m.step_ms = 1e3 * (clock_seconds() - began);
         if (leads && !metrics_add(t->log, &m))
             return false;
         if (m.step == last || due(r->checkpoint_every, m.step, last)) {
-            if (!state_write(t))
+            if (!state_write(t, m.step == last))
                 return false;
             saved = m.step;
         }
@@ -207,7 +207,7 @@ static bool loop(struct trainer *t)
         log_info("train",
                  "stopped by a signal after step %" PRId64 "; run it again to go on",
                  t->state.step);
-    return saved == t->state.step || state_write(t);
+    return saved == t->state.step ? saver_wait(t->saver) : state_write(t, true);
 }
 
 /* ---- before and after ---- */
@@ -218,7 +218,9 @@ static bool run_claim(struct trainer *t, struct arena *a)
     if (!folder_make(t->run))
         return false;
     t->locked = file_lock(path_join(a, t->run, "lock"), &t->lock);
-    return t->locked || fail_in("train: somebody trains the run %s", t->run);
+    return t->locked || fail_in(fail_fault() == FAULT_REFUSED
+                                    ? "train: somebody trains the run %s"
+                                    : "train: run %s", t->run);
 }
 
 static bool run_write(struct trainer *t, struct arena *a)
@@ -304,6 +306,7 @@ static bool prepare(struct trainer *t, const struct recipe *r, const struct rank
     }
     if (!session_machine(s) ||
         !train_state_load(s, t->checkpoints, &t->state, &resumed) ||
+        !saver_make(s, t->checkpoints, &t->saver) ||
         (session_leads(s) && !run_begin(t, a, resumed)))
         return false;
     t->feed = NEW(a, struct feed, s->plan->mbs);
@@ -365,14 +368,25 @@ struct job {
     struct trainer *trainer;            /* [ranks] */
 };
 
+/* Whatever went wrong, a state that is being written gets finished. */
+static bool rank_end(struct trainer *t, bool ok)
+{
+    struct failure why;
+    if (!ok)
+        fail_take(&why);
+    bool saved = !t->saver || saver_end(t->saver);
+    if (!ok && !saved && fail_fault() != FAULT_RANK)    /* else it is the same story */
+        log_warn("checkpoint", "%s", fail_message());
+    if (t->log)
+        metrics_close(t->log);
+    return ok ? saved : fail_raise(&why);
+}
+
 static bool rank_train(struct job *j, int index, const struct rank *rank)
 {
     struct trainer *t = &j->trainer[index];
-    bool ok = prepare(t, j->recipe, rank) && loop(t) &&
-              machine_evidence(t->s.machine) && export(t);
-    if (t->log)
-        metrics_close(t->log);
-    return ok;
+    return rank_end(t, prepare(t, j->recipe, rank) && loop(t) &&
+                           machine_evidence(t->s.machine) && export(t));
 }
 
 static bool rank_main(struct rank *rank, void *arg)
@@ -380,15 +394,18 @@ static bool rank_main(struct rank *rank, void *arg)
     return rank_train(arg, rank->rank, rank);
 }
 
-bool train(const struct recipe *recipe, int ranks)
+bool train(const struct recipe *recipe)
 {
     struct arena a = arena_make("train");
     struct batch *batch = NEW(&a, struct batch, 1);
-    if (!session_layout(recipe, ranks, &batch->crew.mesh)) {
+    struct recipe resolved = *recipe;   /* what the run's recipe.yaml says */
+    int ranks = session_ranks(recipe);
+    if (!session_layout(recipe, &batch->crew.mesh)) {
         arena_free(&a);
         return false;
     }
-    struct job job = {recipe, NEW(&a, struct trainer, ranks)};
+    resolved.parallel_ranks = ranks;
+    struct job job = {&resolved, NEW(&a, struct trainer, ranks)};
     batch->row = NEW(&a, const struct row *, recipe->batch_rows);
     for (int i = 0; i < ranks; i++)
         job.trainer[i].batch = batch;

@@ -4,9 +4,9 @@
 
 #include "train/session.h"
 
-/* Trains as the recipe says on so many ranks, threads of this process, from the newest
- * complete checkpoint of the run if there is one.  Writes runs/NAME (docs/recipes.md).
- * SIGINT and SIGTERM end it after the step in hand, with its state saved. */
-MUST_USE bool train(const struct recipe *recipe, int ranks);
+/* Trains as the recipe says, ranks as threads of this process, from the newest complete
+ * checkpoint of the run if there is one.  Writes runs/NAME (docs/recipes.md).  SIGINT
+ * and SIGTERM end it after the step in hand, with its state saved. */
+MUST_USE bool train(const struct recipe *recipe);
 
 #endif

@@ -2,65 +2,72 @@
 #include "train/train_state.h"
 
 #include "base/text.h"
-#include "checkpoint/state.h"
-#include "train/weights.h"
 
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
 
-struct tensors {
-    const struct session *s;
-    int64_t count;
-    struct disk_tensor *tensor;         /* whole, in memory layout */
-    struct place {                      /* param NONE: the router bias */
-        enum held what;
-        int param;
-    } *place;
-};
+/* ---- tensors ---- */
 
-/* Weights under their own names, moments under "first." and "second.". */
-static struct tensors tensors_list(const struct session *s, struct arena *a)
+/* Weights under their own names, moments under "first." and "second.".  `saves`: what
+ * this rank alone writes, else all it stores; of every tensor a piece, maybe empty, in
+ * the same order on all ranks. */
+static int64_t pieces_list(const struct session *s, struct arena *a, bool saves,
+                           struct state_piece **out)
 {
     static const struct { const char *prefix; enum held what; } kind[] = {
         {"", HELD_WEIGHT}, {"first.", HELD_FIRST}, {"second.", HELD_SECOND},
     };
     const struct graph *g = &s->model.graph;
-    int64_t most = COUNT(kind) * g->nparam + 1;
-    struct tensors t = {.s = s, .tensor = NEW(a, struct disk_tensor, most),
-                        .place = NEW(a, struct place, most)};
+    struct state_piece *piece = NEW(a, struct state_piece, COUNT(kind) * g->nparam + 1);
+    int64_t n = 0;
     for (int i = 0; i < g->nparam; i++)
         for (int k = 0; k < COUNT(kind); k++) {
             const struct param *p = &g->param[i];
+            struct stretch own, part = saves ? param_duty(s->plan, i)
+                                             : param_own(s->plan, i);
             if (kind[k].what != HELD_WEIGHT && !p->trainable)
                 continue;
-            struct disk_tensor *d = &t.tensor[t.count];
-            *d = (struct disk_tensor){
+            piece[n] = (struct state_piece){
                 .name = arena_text(a, "%s%s", kind[k].prefix, p->name),
-                .dtype = DTYPE_F32, .count = param_disk_count(p)};
-            d->ndim = held_dims(p, d->dim);
-            d->bytes = d->count * dtype_bytes(d->dtype);
-            t.place[t.count++] = (struct place){kind[k].what, i};
+                .dtype = DTYPE_F32, .box = p->box, .part = part};
+            if (s->machine && part.from < part.to) {
+                struct tensor t = machine_own(s->machine, kind[k].what, i, &own);
+                piece[n].data = (float *)t.data + (part.from - own.from);
+            }
+            n++;
         }
-    if (s->router_bias) {
-        int64_t count = s->model.config.decoder.experts;
-        count *= s->model.decoder.moe_layers;
-        t.tensor[t.count] = (struct disk_tensor){
-            .name = "router_bias", .dtype = DTYPE_F32, .ndim = 1, .dim = {count},
-            .count = count, .bytes = count * 4};
-        t.place[t.count++] = (struct place){HELD_WEIGHT, NONE};
+    if (s->model.in.router_bias != NONE) {      /* every rank has all of it */
+        int64_t count = s->model.decoder.moe_layers;
+        count *= s->model.config.decoder.experts;
+        piece[n++] = (struct state_piece){
+            .name = "router_bias", .dtype = DTYPE_F32, .data = s->router_bias,
+            .box = {.ndim = 1, .dim = {count}, .size = {count}},
+            .part = {0, saves && !session_leads(s) ? 0 : count}};
     }
-    return t;
+    *out = piece;
+    return n;
 }
 
-static bool tensor_get(void *arg, int64_t i, void *to)
+int64_t train_state_pieces(const struct session *s, struct arena *a,
+                           struct state_piece **out)
 {
-    const struct tensors *t = arg;
-    const struct place *p = &t->place[i];
-    if (p->param != NONE)
-        return held_get(&t->s->model, t->s->machine, p->what, p->param, to);
-    memcpy(to, t->s->router_bias, (size_t)t->tensor[i].bytes);
-    return true;
+    int64_t count = pieces_list(s, a, true, out), n = 0;
+    for (int64_t i = 0; i < count; i++)
+        if ((*out)[i].part.from < (*out)[i].part.to)
+            (*out)[n++] = (*out)[i];
+    return n;
+}
+
+int64_t train_state_bytes(const struct session *s)
+{
+    struct arena a = arena_make("pieces");
+    struct state_piece *piece;
+    int64_t count = train_state_pieces(s, &a, &piece), bytes = 0;
+    for (int64_t i = 0; i < count; i++)
+        bytes += state_piece_bytes(&piece[i]);
+    arena_free(&a);
+    return bytes;
 }
 
 /* ---- counters: one table serves saving and loading ---- */
@@ -79,7 +86,8 @@ static const struct counter whole[] = {
 static const struct counter real[] = {AT(ledger.attention), AT(ledger.attention_image)};
 #undef AT
 
-static json_t *meta_json(const struct session *s, const struct train_state *t)
+char *train_state_meta(const struct session *s, const struct train_state *t,
+                       struct arena *a)
 {
     json_t *all = json_object(), *waiting = json_array();
     for (int i = 0; i < COUNT(whole); i++)
@@ -94,7 +102,11 @@ static json_t *meta_json(const struct session *s, const struct train_state *t)
     json_object_set_new(all, "seed", json_integer(s->recipe->run_seed));
     json_object_set_new(all, "model", json_string(s->recipe->model_path));
     json_object_set_new(all, "data", json_sprintf("%016" PRIx64, s->data_hash));
-    return all;
+    char *text = json_dumps(all, JSON_COMPACT);
+    char *copy = arena_copy(a, text, strlen(text));
+    free(text);
+    json_decref(all);
+    return copy;
 }
 
 static bool meta_read(const struct session *s, const char *path, json_t *all,
@@ -130,56 +142,24 @@ static bool meta_read(const struct session *s, const char *path, json_t *all,
     return true;
 }
 
-bool train_state_save(const struct session *s, const struct train_state *t,
-                      const char *root, int keep)
-{
-    if (!session_leads(s))
-        return held_serve(&s->model, s->machine);
-    struct arena a = arena_make("checkpoint");
-    struct tensors all = tensors_list(s, &a);
-    json_t *meta = meta_json(s, t);
-    char *text = json_dumps(meta, JSON_COMPACT);
-    const struct state_source source = {.tensor = all.tensor, .count = all.count,
-                                        .get = tensor_get, .arg = &all};
-    bool ok = state_save(root, t->step, &source, text, keep) && held_end(s->machine);
-    free(text);
-    json_decref(meta);
-    arena_free(&a);
-    return ok;
-}
+/* ---- loading ---- */
 
 static bool load(struct session *s, struct arena *a, const struct state *state,
                  struct train_state *t)
 {
-    struct tensors all = tensors_list(s, a);
-    json_t *meta = json_loads(state->meta, 0, NULL);
+    const struct manifest *m = &state->manifest;
+    struct state_piece *piece;
+    int64_t count = pieces_list(s, a, false, &piece);
+    json_t *meta = json_loads(m->meta, 0, NULL);
     bool ok = meta_read(s, state->path, meta, t);
     json_decref(meta);
-    if (ok && all.count != state->file.count)
+    if (ok && count != m->tensors)
         ok = fail("checkpoint: %s holds %" PRId64 " tensors, this run needs %" PRId64
                   " (was model.freeze or moe.bias_rate changed?)", state->path,
-                  state->file.count, all.count);
-    for (int64_t i = 0; i < all.count && ok; i++) {
-        struct arena_mark mark = arena_mark(a);
-        const struct place *p = &all.place[i];
-        float *data = NEW(a, float, all.tensor[i].count);
-        ok = state_read(state, &all.tensor[i], data);
-        if (ok && p->param != NONE)
-            held_set(&s->model, s->machine, p->what, p->param, data);
-        else if (ok)
-            memcpy(s->router_bias, data, (size_t)all.tensor[i].bytes);
-        arena_reset(a, mark);
-    }
+                  m->tensors, count);
+    for (int64_t i = 0; i < count && ok; i++)
+        ok = state_read(state, &piece[i], piece[i].data);
     return ok;
-}
-
-/* The newest complete step, as rank 0 sees it. */
-static bool step_find(const struct session *s, const char *root, int64_t *step)
-{
-    if (session_leads(s) && !state_newest(root, step))
-        return false;
-    return comm_broadcast(machine_world(s->machine), DTYPE_I64, 0, step, 1) ||
-           fail_kind(FAULT_RANK);
 }
 
 bool train_state_load(struct session *s, const char *root, struct train_state *t,
@@ -188,15 +168,10 @@ bool train_state_load(struct session *s, const char *root, struct train_state *t
     struct arena a = arena_make("checkpoint");
     struct state state;
     int64_t step = -1;
-    bool ok = step_find(s, root, &step);
+    bool ok = state_newest(machine_world(s->machine), root, &step);
     *found = ok && step >= 0;
-    if (*found) {
-        ok = state_open(&a, root, step, &state);
-        if (ok) {
-            ok = load(s, &a, &state, t);
-            state_close(&state);
-        }
-    }
+    if (*found)
+        ok = state_open(&a, root, step, &state) && load(s, &a, &state, t);
     arena_free(&a);
     return ok || fail_kind(FAULT_CHECKPOINT);
 }

@@ -2,6 +2,7 @@
 #ifndef TRAIN_TRAIN_STATE_H
 #define TRAIN_TRAIN_STATE_H
 
+#include "checkpoint/state.h"
 #include "train/session.h"
 
 struct train_state {                    /* beside the tensors in the machine */
@@ -12,12 +13,21 @@ struct train_state {                    /* beside the tensors in the machine */
     struct ledger ledger;               /* of the whole run */
 };
 
-/* ROOT = the run's checkpoints folder.  All ranks call both; rank 0 writes. */
-MUST_USE bool train_state_save(const struct session *s, const struct train_state *t,
-                               const char *root, int keep);
-/* The newest complete one into session and state; *found says whether there was one.
+/* The newest complete state under ROOT, the run's checkpoints folder, into session and
+ * `t`; *found says whether there was one.  All ranks call it; each reads its own part.
  * Fails if it is damaged or belongs to other data, sources or seed. */
 MUST_USE bool train_state_load(struct session *s, const char *root,
                                struct train_state *t, bool *found);
+
+/* ---- saving: see saver.h ---- */
+
+/* What this rank writes of the state's tensors; data: where they are now, NULL where
+ * there is no machine.  Returns how many pieces. */
+int64_t train_state_pieces(const struct session *s, struct arena *a,
+                           struct state_piece **out);
+int64_t train_state_bytes(const struct session *s);     /* of these pieces */
+/* The counters as the JSON object a state keeps. */
+char *train_state_meta(const struct session *s, const struct train_state *t,
+                       struct arena *a);
 
 #endif

@@ -3,8 +3,9 @@
 #ifndef TRAIN_TRAINER_H
 #define TRAIN_TRAINER_H
 
+#include "train/balance.h"
 #include "train/metrics.h"
-#include "train/train_state.h"
+#include "train/saver.h"
 
 /* What the ranks of the process share: rank 0 fills it, the others read it once all
  * have met. */
@@ -27,9 +28,11 @@ struct trainer {
     struct feed *feed;                  /* [microbatches] */
     struct view_of_model *eval, *answers;       /* NULL: never wanted */
     const char *run, *checkpoints;
+    struct saver *saver;
     int lock;                           /* on the run, of rank 0 */
     bool locked;
     bool done;                          /* before anything was trained here */
+    struct balance_sum images;          /* of the step */
     double hardware_flops;              /* of one step, all ranks */
     int64_t peak_bytes;                 /* the most of any rank */
 };

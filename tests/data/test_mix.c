@@ -81,9 +81,8 @@ static void test_shares(void **state)
 
 /* Each part, on its own, serves every sample once an epoch; epochs follow each other.
  */
-static void epochs_check(const struct mix *m, int64_t until)
+static void epochs_check(const struct mix *m, int parts, int64_t until)
 {
-    int parts = mix_parts(m);
     struct arena a = arena_make("seen");
     int64_t **seen = NEW(&a, int64_t *, parts), *count = NEW(&a, int64_t, parts);
     int64_t *live = NEW(&a, int64_t, parts);
@@ -110,7 +109,7 @@ static void test_epochs(void **state)
                               {lines(&s, 7, "c"), 0.01, "c"}};
     for (int shuffle = 0; shuffle < 2; shuffle++) {
         struct mix *m = mix_of(&s, part, 3, 5, shuffle, 0, false);
-        epochs_check(m, 20000);
+        epochs_check(m, COUNT(part), 20000);
         int64_t end = mix_epoch_samples(m), served = 0;
         for (int64_t n = 0; n < end; n++)
             served += mix_at(m, n).part == 0;

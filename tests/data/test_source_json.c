@@ -306,6 +306,16 @@ static void test_auto(void **state)
     assert_false(source_open(&s.arena, &o, &from));
     ASSERT_SAYS("unknown format 'lava', nearest is 'llava'");
     assert_int_equal(fail_fault(), FAULT_USAGE);
+    o = (struct source_options){
+        .path = scratch_text(&s, "x.jsonl", "{\"messages\": []}"), .prompt = "What?"};
+    assert_false(source_open(&s.arena, &o, &from));
+    ASSERT_SAYS("x.jsonl", "'prompt' says what is asked", "format openai has its own");
+    assert_int_equal(fail_fault(), FAULT_USAGE);
+    o = (struct source_options){.path = s.folder, .format = "folder", .images = "x"};
+    scratch_text(&s, "a.txt", "A.");
+    scratch_text(&s, "a.png", "");
+    assert_false(source_open(&s.arena, &o, &from));
+    ASSERT_SAYS("'images' says where", "format folder names no paths");
     o = (struct source_options){.path = "/nowhere/x.json"};
     assert_false(source_open(&s.arena, &o, &from));
     ASSERT_SAYS("/nowhere/x.json", "no such file");

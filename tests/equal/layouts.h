@@ -16,6 +16,7 @@
 #include "base/random.h"
 #include "parallel/world.h"
 #include "tests/model/case.h"
+#include "train/balance.h"
 #include "train/optimizer.h"
 
 #include <math.h>
@@ -30,10 +31,12 @@ struct trial {
     bool zero_bubble;
     const char *stages;                 /* NULL: equal work */
     struct sharding sharding;
+    enum dtype wire;                    /* of gradients; 0: f32 */
     const char *recompute, *offload;    /* NULL: none */
-    bool weave, keep_weights, lanes;
+    bool weave, overlap, delay, keep_weights, lanes;
     double slack;                       /* 0: 1 */
     unsigned frozen;
+    struct vision_options vision;       /* with too little room plans grow first */
     /* Loss and coefficients are filled in; where experts lack room (capacity), the step
      * runs again with twice as much. */
     struct decoder_options options;
@@ -53,7 +56,8 @@ struct outcome {                        /* whole tensors in memory layout */
     double loss[LAYOUT_UPDATES], grad_norm[LAYOUT_UPDATES];
     float **grad, **weight;             /* [params] first gradient, last weight */
     int64_t bytes, steps;               /* most of any rank */
-    int grown;                          /* steps that ran again with more room */
+    int grown;                          /* plans with more room that took over */
+    int crowded;                        /* microbatches that could not balance */
 };
 
 /* Divisible by 4 where a layout divides; experts, a dense layer, two taps. */
@@ -74,24 +78,35 @@ static inline struct model_config layout_config(void)
 
 static inline struct capacity layout_capacity(void)
 {
-    return (struct capacity){.tokens = 64, .patches = 64, .segments = 3, .images = 3};
+    return (struct capacity){.tokens = 64, .patches = 64, .segments = 3, .images = 5};
 }
 
 /* ---- rows ---- */
+
+/* Sides in patches of image i of so many, or of LARGE + 0, 1, ...: one as large as a
+ * row has room for; two and three that two such rows cannot share out. */
+enum { LARGE = 10 };
+static inline const int *layout_grid(int images, int i)
+{
+    static const int grid[][2] = {{4, 4}, {2, 6}, {4, 2}};
+    static const int large[][2] = {{8, 8}, {2, 14}, {2, 10}};
+    return images < LARGE ? grid[i % 3] : large[images - LARGE];
+}
 
 /* `images` images and text, scored but for the first tokens where `scored`. */
 static inline const struct encoded *layout_sample(struct arena *a,
                                                   const struct row_shape *s, int key,
                                                   int images, int text, bool scored)
 {
-    static const int grid[][2] = {{4, 4}, {2, 6}, {4, 2}};
     struct encoded *e = NEW(a, struct encoded, 1);
     int room = s->tokens;
+    int count = images < LARGE ? images : images - LARGE + 1;
     *e = (struct encoded){.name = "sample", .id = key, .input = NEW(a, int32_t, room),
                           .scored = NEW(a, bool, room),
-                          .image = NEW(a, struct patches, images + 1)};
-    for (int i = 0; i < images; i++) {
-        int h = grid[i % 3][0], w = grid[i % 3][1], n = h * w * s->values;
+                          .image = NEW(a, struct patches, count + 1)};
+    for (int i = 0; i < count; i++) {
+        const int *side = layout_grid(images, i);
+        int h = side[0], w = side[1], n = h * w * s->values;
         float *pixels = NEW(a, float, n);
         for (int k = 0; k < n; k++)
             pixels[k] = (float)random_normal((uint64_t)(1000 + 10 * key + i),
@@ -109,8 +124,8 @@ static inline const struct encoded *layout_sample(struct arena *a,
     return e;
 }
 
-/* `count` rows; row i has images[i] images in two samples of uneven length, some tokens
- * scored; a negative number -n: n - 1 images and nothing scored. */
+/* `count` rows; row i has images[i] images (or LARGE ones) in two samples of uneven
+ * length, some tokens scored; a negative number -n: n - 1 images and nothing scored. */
 static inline struct layout_rows layout_rows(struct arena *a, int count,
                                              const int *images)
 {
@@ -142,6 +157,7 @@ struct layout_run {
     struct outcome *out;
     double *share;                      /* [ranks, updates] loss of its rows */
     double *norm;                       /* [ranks, updates] */
+    int *crowded;                       /* [ranks] as in outcome */
     bool (*spoil)(const struct layout_run *x, struct plan *p);  /* NULL: nothing */
     pthread_mutex_t lock;
     char wrong[512];                    /* what a rank found, "" nothing */
@@ -184,7 +200,8 @@ static inline bool layout_gather(struct layout_run *x, const struct model *m,
             const struct param *p = &m->graph.param[i];
             struct stretch part;
             const float *at = machine_own(machine, what, i, &part).data;
-            if (part.from == part.to || (phase == 0 && !machine_speaks(machine, i)))
+            bool mine = phase > 0 || param_speaks(machine_plan(machine), i);
+            if (part.from == part.to || !mine)
                 continue;
             bool same = true;
             for (int64_t k = part.from; k < part.to; k++) {
@@ -210,6 +227,8 @@ static inline bool layout_policy(const struct trial *t, struct arena *a,
 {
     *out = policy_plain();
     out->weave = t->weave;
+    out->overlap = t->overlap;
+    out->delay = t->delay;
     out->keep_weights = t->keep_weights;
     out->slack = MAX(t->slack, 1);
     return policy_parse(out, a, g, t->recompute ? t->recompute : "none",
@@ -253,14 +272,16 @@ static inline struct model_purpose layout_purpose(const struct layout_run *x,
     o.z_coef = p.decoder.z_coef;
     o.loss = true;
     p.decoder = o;
+    p.vision = x->trial->vision;
     return p;
 }
 
-/* The plan of a rank, NULL if the trial's words are wrong.  `capacity` as in
- * decoder_options; `state`: of the plan it takes over from, and whose stages it keeps,
- * or NULL. */
+/* The plan of a rank, NULL if the trial's words are wrong.  `grown`: factors on the
+ * trial's room for experts and for images; `state`: of the plan it takes over from, and
+ * whose stages it keeps, or NULL. */
+struct layout_growth { double experts, images; };
 static inline struct plan *layout_plan(struct arena *a, const struct layout_run *x,
-                                       int rank, double capacity,
+                                       int rank, struct layout_growth grown,
                                        const struct plan *state, struct model *m)
 {
     struct recipe *r = NEW(a, struct recipe, 1);
@@ -272,7 +293,8 @@ static inline struct plan *layout_plan(struct arena *a, const struct layout_run 
     int stage = view_at(&x->mesh.dense, rank, AXIS_PP);
     layout_recipe(a, r);
     struct model_purpose purpose = layout_purpose(x, r);
-    purpose.decoder.capacity = capacity;
+    purpose.decoder.capacity *= grown.experts;
+    purpose.vision.capacity *= grown.images;
     model_record(a, &x->config, &x->rows->capacity, &purpose,
                  l->world > 1 ? &x->mesh : NULL, rank, m);
     if (!layout_policy(x->trial, a, &m->graph, policy) ||
@@ -285,8 +307,8 @@ static inline struct plan *layout_plan(struct arena *a, const struct layout_run 
         output[outputs++] = m->decoder.overflow;
     return plan_build(a, &m->graph, &(struct plan_options){
         .stages = cut, .stage = stage, .order = order, .policy = policy,
-        .moments = 2, .sharding = &x->trial->sharding, .output = output,
-        .outputs = outputs, .state = state});
+        .moments = 2, .sharding = &x->trial->sharding, .wire = x->trial->wire,
+        .output = output, .outputs = outputs, .state = state});
 }
 
 /* ---- a rank's steps ---- */
@@ -301,22 +323,70 @@ struct layout_seat {                    /* a rank at work */
     struct machine *machine;
     struct stream stream;
     float *router_bias;                 /* NULL unless options.bias */
-    double capacity;
+    struct layout_growth grown;
     int64_t bytes;                      /* most of its plans */
 };
 
+static inline bool layout_grow(struct layout_seat *s, double experts, double images)
+{
+    struct layout_run *x = s->x;
+    s->grown.experts *= experts;
+    s->grown.images *= images;
+    s->plan = layout_plan(s->arena, x, s->rank, s->grown, s->plan, &s->model);
+    if (s->rank == 0)
+        x->out->grown++;
+    if (!s->plan || !plan_check(s->plan) || !machine_use(s->machine, s->plan))
+        return false;
+    s->bytes = MAX(s->bytes, s->plan->bytes);
+    return true;
+}
+
+/* Rows of microbatch mb for all data-parallel ranks. */
+static inline const struct row **layout_row(const struct layout_run *x, struct arena *a,
+                                            int mb)
+{
+    int dp = x->mesh.layout.dp;
+    const struct row **row = NEW(a, const struct row *, dp);
+    for (int i = 0; i < dp; i++)
+        row[i] = &x->rows->row[mb * dp + i];
+    return row;
+}
+
+/* Is there room for the images of a step?  Plans grow until there is. */
+static inline bool layout_images(struct layout_seat *s, struct arena *a)
+{
+    for (int mb = 0; mb < s->plan->mbs; mb++) {
+        struct balance b = balance_make(a, &s->model, layout_row(s->x, a, mb));
+        while (b.crowded && s->model.encodes < s->model.capacity.patches) {
+            /* As in training all have met before: one rank's memory may come to lie
+             * where another's has been, which the thread sanitizer cannot see. */
+            if (!comm_barrier(machine_world(s->machine)) || !layout_grow(s, 1, 2))
+                return false;
+            b = balance_make(a, &s->model, layout_row(s->x, a, mb));
+        }
+        s->x->crowded[s->rank] += b.crowded;
+    }
+    return true;
+}
+
 /* The plan on the rows of a step; *lacks: layers of any rank that had no room. */
-static inline bool layout_rows_run(struct layout_seat *s, struct feed *feed,
-                                   double *lacks)
+static inline bool layout_rows_run(struct layout_seat *s, struct arena *a,
+                                   struct feed *feed, double *lacks)
 {
     const struct layout_run *x = s->x;
     const struct mesh *mesh = &x->mesh;
     const struct model *m = &s->model;
     int dp = view_group_index(&mesh->dense, s->rank, ON_DP);
-    for (int mb = 0; mb < s->plan->mbs; mb++)
-        feed_row(&feed[mb], s->machine, m, mb,
-                 &x->rows->row[mb * mesh->layout.dp + dp], x->rows->supervised,
+    if (!layout_images(s, a))
+        return false;
+    for (int mb = 0; mb < s->plan->mbs; mb++) {
+        const struct row **row = layout_row(x, a, mb);
+        struct balance b = balance_make(a, m, row);
+        feed_row(&feed[mb], s->machine, m, mb, row[dp], x->rows->supervised,
                  x->rows->live, s->router_bias, NULL);
+        if (m->balanced)
+            balance_feed(a, s->machine, m, mb, row, &b);
+    }
     *lacks = 0;
     if (!machine_step(s->machine))
         return false;
@@ -329,28 +399,16 @@ static inline bool layout_rows_run(struct layout_seat *s, struct feed *feed,
     return comm_all_reduce(machine_world(s->machine), DTYPE_F64, lacks, 1);
 }
 
-static inline bool layout_grow(struct layout_seat *s)
-{
-    struct layout_run *x = s->x;
-    s->capacity *= 2;
-    s->plan = layout_plan(s->arena, x, s->rank, s->capacity, s->plan, &s->model);
-    if (s->rank == 0)
-        x->out->grown++;
-    if (!s->plan || !plan_check(s->plan) || !machine_use(s->machine, s->plan))
-        return false;
-    s->bytes = MAX(s->bytes, s->plan->bytes);
-    return true;
-}
-
-static inline bool layout_update(struct layout_seat *s, struct feed *feed, int step)
+static inline bool layout_update(struct layout_seat *s, struct arena *a,
+                                 struct feed *feed, int step)
 {
     struct layout_run *x = s->x;
     const struct model *m = &s->model;
     struct update u;
     double lacks;
-    bool ok = layout_rows_run(s, feed, &lacks);
+    bool ok = layout_rows_run(s, a, feed, &lacks);
     while (ok && lacks > 0)
-        ok = layout_grow(s) && layout_rows_run(s, feed, &lacks);
+        ok = layout_grow(s, 2, 1) && layout_rows_run(s, a, feed, &lacks);
     if (!ok)
         return false;
     for (int mb = 0; mb < s->plan->mbs && mesh_speaks(&x->mesh, s->rank); mb++)
@@ -372,7 +430,7 @@ static inline bool layout_steps(struct layout_seat *s)
     for (int mb = 0; mb < s->plan->mbs; mb++)
         feed[mb] = feed_make(&a, &s->model);
     for (int step = 0; step < LAYOUT_UPDATES && ok; step++)
-        ok = layout_update(s, feed, step);
+        ok = layout_update(s, &a, feed, step);
     ok = ok && layout_gather(s->x, &s->model, s->machine, HELD_WEIGHT,
                              s->x->out->weight, s->rank);
     arena_free(&a);
@@ -395,9 +453,9 @@ static inline bool layout_rank(struct rank *rank, void *arg)
     struct layout_seat *s = NEW(&rank->arena, struct layout_seat, 1);
     *s = (struct layout_seat){.x = x, .arena = &rank->arena, .rank = rank->rank,
                               .recipe = NEW(&rank->arena, struct recipe, 1),
-                              .capacity = x->trial->options.capacity};
+                              .grown = {1, 1}};
     layout_recipe(s->arena, s->recipe);
-    s->plan = layout_plan(s->arena, x, s->rank, s->capacity, NULL, &s->model);
+    s->plan = layout_plan(s->arena, x, s->rank, s->grown, NULL, &s->model);
     if (!s->plan || !plan_check(s->plan) || (x->spoil && !x->spoil(x, s->plan)))
         return false;
     s->bytes = s->plan->bytes;
@@ -457,6 +515,7 @@ static inline struct outcome layout_measure(struct arena *a, struct layout_run *
     out.weight = layout_tensors(a, out.graph);
     x->share = NEW(a, double, layout.world * LAYOUT_UPDATES);
     x->norm = NEW(a, double, layout.world * LAYOUT_UPDATES);
+    x->crowded = NEW(a, int, layout.world);
     x->ended = world_run(layout.world, 60, layout_rank, x);
     pthread_mutex_destroy(&x->lock);
     for (int k = 0; k < LAYOUT_UPDATES; k++) {
@@ -467,6 +526,10 @@ static inline struct outcome layout_measure(struct arena *a, struct layout_run *
                 layout_wrong(x, "another", "gradient norm", i);
         }
     }
+    out.crowded = x->crowded[0];
+    for (int i = 0; i < layout.world; i++)
+        if (x->crowded[i] != out.crowded)
+            layout_wrong(x, "another", "way to share images out", i);
     return out;
 }
 
@@ -487,17 +550,15 @@ static inline char *layout_text(struct arena *a, const struct trial *t)
 {
     const struct layout *l = &t->layout;
     return arena_text(a, "world %d pp %d dp %d cp %d tp %d ep %d etp %d replicate %d, "
-                      "chunks %d zero bubble %d stages %s ring %d dispatcher %d bias "
-                      "%d capacity %g, sharding state %d weights %d each %d prefetch "
-                      "%d, keep %d weave "
-                      "%d lanes %d, recompute %s, offload %s, frozen %x", l->world,
-                      l->pp, l->dp, l->cp, l->tp, l->ep, l->etp, l->replicate,
-                      MAX(t->chunks, 1), t->zero_bubble,
-                      t->stages ? t->stages : "equal",
-                      t->options.cp_ring, t->options.dispatcher, t->options.bias,
-                      t->options.capacity,
-                      t->sharding.state, t->sharding.weights, t->sharding.each,
-                      t->sharding.prefetch, t->keep_weights, t->weave, t->lanes,
+                      "chunks %d zero bubble %d stages %s ring %d dispatcher %d, "
+                      "sharding state %d weights %d each %d prefetch %d, keep %d weave "
+                      "%d overlap %d delay %d lanes %d, recompute %s, offload %s, "
+                      "frozen %x", l->world, l->pp, l->dp, l->cp, l->tp, l->ep, l->etp,
+                      l->replicate, MAX(t->chunks, 1), t->zero_bubble,
+                      t->stages ? t->stages : "equal", t->options.cp_ring,
+                      t->options.dispatcher, t->sharding.state, t->sharding.weights,
+                      t->sharding.each, t->sharding.prefetch, t->keep_weights, t->weave,
+                      t->overlap, t->delay, t->lanes,
                       t->recompute ? t->recompute : "none",
                       t->offload ? t->offload : "none", t->frozen);
 }

@@ -5,12 +5,14 @@
  *     =                  the very bits of the last line without this mark
  *     pp2 dp2 cp2 tp2 ep2 etp2 copies2 chunks2        the layout, 1 where not named
  *     optimizer gradients parameters                  what is divided; nothing
- *     each prefetch0 keep weave lanes slack           and the policy
+ *     each prefetch0 keep weave overlap delay lanes slack             and the policy
  *     recompute:LIST offload:LIST zb stages:LIST ring allgather
  *     bias               experts are chosen with a router bias
  *     room:N             moe.capacity; where it is too small the step runs again
+ *     images images:N    are shared out over dp x cp; vision.capacity: where it is too
+ *                        small the plan grows before the step
  *     -vision ...        parts that are frozen
- *     golden tied        another model
+ *     golden tied shared another model
  *     stamps             the one that reads real images, with rows of them
  *     rows:NAME          of sets[]; mixed */
 #ifndef TESTS_EQUAL_MATRIX_H
@@ -34,6 +36,9 @@ static const struct row_set { const char *name; int count, images[8]; } sets[] =
     {"idle", 4, {1, -2, 2, -1}},        /* a rank without */
     {"silent", 4, {-2, -1, -4, -1}},    /* a step without */
     {"eight", 8, {1, 0, 3, -1, 2, 0, -2, 1}},
+    {"many", 4, {5, 1, 0, 2}},
+    {"large", 4, {LARGE, 1, 0, 3}},     /* of very different size */
+    {"full", 4, {LARGE + 1, LARGE + 2, LARGE + 1, LARGE + 2}},  /* no room elsewhere */
     {"stamps", 8, {0}},                 /* stamps_rows() */
 };
 
@@ -155,6 +160,47 @@ static const char *const matrix[] = {
     "dp2 cp2 tp2 ep2 etp2 allgather parameters each",
     "dp4 cp2 tp2 ep4 etp2 parameters lanes",
     "dp4 cp2 tp2 copies2 ep8 optimizer lanes",
+    /* shared experts, and what hides behind the rows' way to the others */
+    "+ dp2 shared",
+    "= dp2 shared recompute:* lanes",
+    "+ = dp2 shared parameters recompute:shared_act offload:shared_gu lanes",
+    "= dp2 shared overlap delay lanes",
+    "dp2 shared -experts lanes",
+    "dp2 shared parameters -router -decoder",
+    "+ tp2 shared lanes",
+    "= tp2 shared delay lanes",
+    "= tp2 shared recompute:* weave delay lanes",
+    "tp2 shared -experts",
+    "tp4 shared parameters lanes",
+    "cp2 shared lanes",
+    "+ dp2 ep2 shared parameters lanes",
+    "+ = dp2 ep2 shared overlap lanes",
+    "= dp2 ep2 shared overlap delay parameters lanes slack",
+    "= dp2 ep2 shared overlap weave recompute:* lanes",
+    "= dp2 ep2 shared overlap weave delay offload:* lanes",
+    "dp2 ep2 shared -experts lanes",
+    "= dp2 ep2 shared -experts overlap delay lanes",
+    "dp2 ep2 allgather shared",
+    "+ = dp2 ep2 allgather shared overlap delay lanes",
+    "= dp2 ep2 allgather shared overlap recompute:* lanes",
+    "dp2 etp2 shared",
+    "= dp2 etp2 shared overlap lanes",
+    "dp4 ep2 etp2 shared",
+    "= dp4 ep2 etp2 shared overlap delay lanes",
+    "dp2 tp2 ep4 shared parameters each lanes",
+    "= dp2 tp2 ep4 shared parameters each overlap lanes",
+    "= dp2 tp2 ep4 shared parameters each overlap weave delay lanes",
+    "dp2 tp2 ep2 etp2 allgather shared",
+    "= dp2 tp2 ep2 etp2 allgather shared overlap delay lanes",
+    "pp2 shared lanes",
+    "pp2 zb shared -router lanes",
+    "pp2 dp2 ep2 chunks2 shared rows:eight",
+    "= pp2 dp2 ep2 chunks2 shared overlap weave delay lanes rows:eight",
+    "pp2 dp2 ep2 zb shared rows:eight",
+    "= pp2 dp2 ep2 zb shared overlap lanes rows:eight",
+    "+ pp2 dp2 cp2 tp2 ep4 shared parameters lanes",
+    "= pp2 dp2 cp2 tp2 ep4 shared recompute:* gradients",
+    "+ = pp2 dp2 cp2 tp2 ep4 shared overlap delay optimizer lanes",
     /* pipeline */
     "+ pp2",
     "= pp2 lanes",
@@ -261,6 +307,84 @@ static const char *const matrix[] = {
     "+ pp2 dp2 cp2 ep4 room:0.25 bias parameters zb lanes",
     "dp2 ep2 room:0.25 stamps lanes",
     "pp2 dp2 chunks2 ep2 room:0.5 weave lanes rows:eight",
+    /* images shared out over ranks */
+    "+ dp2 images",
+    "= dp2 images lanes",
+    "= dp2 images recompute:* weave lanes",
+    "+ = dp2 images parameters offload:* lanes slack",
+    "= dp2 images gradients recompute:vision.*",
+    "dp2 images parameters lanes rows:1-0",
+    "dp2 images lanes rows:0-1",
+    "+ dp2 images lanes rows:0-0",
+    "dp2 images lanes rows:2-0",
+    "dp2 images lanes rows:0-3",
+    "dp2 images parameters each lanes rows:late",
+    "dp2 images rows:large",
+    "+ dp2 images lanes rows:full",
+    "dp2 images lanes rows:silent",
+    "dp2 images golden parameters lanes",
+    "dp2 images tied",
+    "+ dp4 images parameters lanes rows:many",
+    "= dp4 images gradients weave rows:many",
+    "= dp4 images optimizer recompute:* lanes rows:many",
+    "dp4 images lanes rows:full",
+    "dp4 images lanes rows:large",
+    "dp4 images lanes rows:0-0",
+    "dp4 images parameters each lanes rows:eight",
+    "dp4 copies2 images parameters lanes rows:many",
+    "= dp4 copies2 images gradients rows:many",
+    "dp4 copies2 images -vision -projector lanes rows:large",
+    "dp2 images -vision rows:many",
+    "+ dp2 images -vision -projector parameters lanes rows:large",
+    "dp2 images -decoder -embeddings -router -experts lanes",
+    "dp2 images -projector recompute:*",
+    "+ cp2 images",
+    "= cp2 images lanes",
+    "= cp2 images recompute:* offload:vision.*",
+    "cp2 images ring lanes rows:large",
+    "cp2 images ring -vision -projector rows:0-3",
+    "cp2 images lanes rows:full",
+    "cp4 images ring lanes rows:many",
+    "cp4 images:1.5 lanes rows:many",
+    "+ cp2 images:1.25 recompute:* lanes rows:many",
+    "dp4 images:0.6 parameters lanes rows:many",
+    "dp2 cp2 tp2 images:1.25 parameters lanes rows:many",
+    "pp2 dp2 cp2 images:1.1 zb lanes rows:0-3",
+    "+ pp2 dp2 images:0.2 lanes rows:many",
+    "dp2 cp2 ep2 images:0.1 room:0.25 parameters lanes rows:large",
+    "cp2 tp2 images lanes rows:many",
+    "tp2 images lanes",
+    "+ dp2 tp2 images parameters lanes rows:large",
+    "= dp2 tp2 images recompute:* weave rows:large",
+    "dp2 tp4 images lanes rows:many",
+    "dp2 tp2 images -vision lanes rows:0-3",
+    "dp2 tp2 images lanes rows:full",
+    "dp2 cp2 images parameters lanes rows:many",
+    "= dp2 cp2 images recompute:* rows:many",
+    "dp2 cp2 ring images lanes rows:0-0",
+    "dp4 cp2 images optimizer lanes rows:large",
+    "dp2 tp2 ep4 images parameters lanes",
+    "dp2 ep2 images allgather lanes rows:many",
+    "dp2 cp2 tp2 ep4 images parameters lanes rows:large",
+    "= dp2 cp2 tp2 ep4 images recompute:* offload:vision.* rows:large",
+    "pp2 dp2 images lanes",
+    "= pp2 dp2 images recompute:* parameters lanes",
+    "pp2 dp2 images zb parameters each lanes rows:eight",
+    "pp2 dp2 images chunks2 lanes rows:eight",
+    "pp2 dp2 images -vision -projector lanes rows:large",
+    "+ pp2 dp2 images stages:V,4H zb lanes rows:large",
+    "pp3 dp2 images stages:V2,V3,4H lanes",
+    "pp2 cp2 images stages:V,4H ring lanes rows:0-3",
+    "pp2 dp2 images lanes rows:0-0",
+    "pp2 dp2 images lanes rows:late",
+    "+ pp2 dp2 cp2 tp2 ep4 images parameters lanes rows:many",
+    "pp2 dp2 cp2 tp2 copies2 ep4 chunks2 images parameters lanes rows:large",
+    "dp2 images parameters stamps lanes",
+    "+ dp2 cp2 images:1.25 stamps lanes",
+    "= dp2 cp2 images:1.25 optimizer recompute:* stamps",
+    "pp2 dp2 cp2 tp2 ep4 images parameters stamps lanes",
+    "dp2 cp2 ep2 images shared overlap delay lanes rows:many",
+    "dp2 ep2 shared room:0.25 overlap lanes",
     /* uneven supervision */
     "+ dp2 parameters lanes rows:mute",
     "dp2 ep2 tp2 lanes rows:mute",
@@ -273,7 +397,10 @@ static const char *const matrix[] = {
     "+ pp2 zb lanes rows:silent",
 };
 
-enum { PLAIN, GOLDEN, TIED, STAMPS, MODELS };
+/* Models: layout_config(), and others by name. */
+enum { PLAIN, GOLDEN, TIED, SHARED, STAMPS, MODELS };
+static const char *const model_name[MODELS] = {"plain", "golden", "tied", "shared",
+                                               "stamps"};
 
 struct entry {
     const char *line;
@@ -330,18 +457,15 @@ static inline bool number_word(const char *word, struct entry *e, int *dp)
     return false;
 }
 
-static const char *const model_name[] = {
-    [PLAIN] = "plain", [GOLDEN] = "golden", [TIED] = "tied", [STAMPS] = "stamps",
-};
-
 static inline bool flag_word(const char *word, struct entry *e)
 {
     static const char *const level[] = {"optimizer", "gradients", "parameters"};
     struct trial *t = &e->trial;
     const struct { const char *name; bool *to; } flag[] = {
         {"+", &e->everyday}, {"each", &t->sharding.each}, {"keep", &t->keep_weights},
-        {"weave", &t->weave}, {"lanes", &t->lanes}, {"zb", &t->zero_bubble},
-        {"ring", &t->options.cp_ring}, {"bias", &t->options.bias},
+        {"weave", &t->weave}, {"overlap", &t->overlap}, {"delay", &t->delay},
+        {"lanes", &t->lanes}, {"zb", &t->zero_bubble}, {"ring", &t->options.cp_ring},
+        {"bias", &t->options.bias}, {"images", &t->vision.balance},
     };
     for (int i = 0; i < COUNT(flag); i++)
         if (strcmp(word, flag[i].name) == 0)
@@ -359,7 +483,7 @@ static inline bool flag_word(const char *word, struct entry *e)
         return true;
     }
     int part = word[0] == '-' ? named(word + 1, part_name, PARTS) : -1;
-    int model = named(word, model_name, COUNT(model_name));
+    int model = named(word, model_name, MODELS);
     t->frozen |= part >= 0 ? 1u << part : 0;
     e->model = model >= 0 ? model : e->model;
     return part >= 0 || model >= 0;
@@ -376,6 +500,10 @@ static inline bool list_word(const char *word, struct entry *e)
             *list[i].to = word + strlen(list[i].name);
             return true;
         }
+    if (text_starts(word, "images:")) {
+        e->trial.vision.balance = true;
+        return (e->trial.vision.capacity = strtod(word + 7, NULL)) > 0;
+    }
     if (text_starts(word, "room:"))
         return (e->trial.options.capacity = strtod(word + 5, NULL)) > 0;
     for (int i = 0; i < COUNT(sets) && text_starts(word, "rows:"); i++)
@@ -419,6 +547,8 @@ static inline void shared_make(void)
     shared.config[TIED] = layout_config();
     shared.config[TIED].decoder.tied = true;
     shared.config[STAMPS] = stamps_config();
+    shared.config[SHARED] = layout_config();
+    shared.config[SHARED].decoder.shared_hidden = 20;
     int last = COUNT(sets) - 1;
     for (int i = 0; i < last; i++)
         shared.rows[i] = layout_rows(&shared.arena, sets[i].count, sets[i].images);
@@ -532,10 +662,14 @@ static inline void matrix_case(void **state)
     print_message("  %.1e %s %s\n", w.error, w.what, w.name);
     if (!(w.error <= 1e-5))
         fail_msg("%s: %s %s is off by %g", e->line, w.what, w.name, w.error);
+    bool crowded = strcmp(sets[e->rows].name, "full") == 0 && e->trial.layout.cp < 2;
+    if ((is.crowded > 0) != (e->trial.vision.balance && crowded))
+        fail_msg("%s: %d microbatches kept their images at home", e->line, is.crowded);
     if (without_images(&sets[e->rows]))
         check_unseen(&is, e->trial.frozen);
-    if (e->trial.options.capacity > 0 && !is.grown)
-        fail_msg("%s: there was room enough, nothing ran again", e->line);
+    double images = e->trial.vision.capacity;
+    if ((e->trial.options.capacity > 0 || (images > 0 && images < 0.3)) && !is.grown)
+        fail_msg("%s: there was room enough, nothing grew", e->line);
     if (e->base)
         layout_identical(&is, base_outcome(e->base), e->trial.frozen, e->line);
     shared.passed++;

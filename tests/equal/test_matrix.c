@@ -70,7 +70,10 @@ static void plans_notice_planted_faults(void **state)
         "dp2 cp2 ring tp2 ep4 optimizer rows:eight",
         "pp2 dp2 ep2 parameters zb rows:eight",
         "pp2 chunks2 tied tp2 recompute:act",
+        "dp2 cp2 images parameters recompute:vision.* rows:many",
+        "dp2 tp2 ep4 shared overlap delay recompute:shared_act",
     };
+    const struct layout_growth none = {1, 1};
     for (int k = 0; k < COUNT(line); k++) {
         struct arena a = arena_make("plan");
         struct entry e = entry_read(&a, line[k], NULL);
@@ -81,7 +84,7 @@ static void plans_notice_planted_faults(void **state)
         int last = e.trial.layout.world - 1;
         for (int rank = 0; rank <= last; rank += last) {
             struct model m;
-            struct plan *p = layout_plan(&a, &x, rank, 0, NULL, &m);
+            struct plan *p = layout_plan(&a, &x, rank, none, NULL, &m);
             assert_non_null(p);
             assert_ok(plan_check(p));
             for (int64_t i = k; i < p->nstep; i += 7) {
@@ -169,6 +172,7 @@ static const struct planted faults[] = {
     {"no sum over tp", "dp2 tp2", group_without_tp},
     {"no sum over cp", "cp2", group_without_cp},
     {"no sum over dp", "dp2 tp2", group_without_shard},
+    {"no sum over cp of images", "cp2 images", group_without_cp},
     {"a sum over other shards", "dp4 copies2 parameters", group_across},
 };
 

@@ -173,7 +173,7 @@ static struct model model_record(struct arena *a, const struct trial *t,
         *g = graph_make(a);
         g->mesh = mesh;
         g->rank = rank;
-        vision_record(g, &t->config.vision, &cap, &vision);
+        vision_record(g, &t->config.vision, &cap, &(struct vision_options){0}, &vision);
         decoder_record(g, &t->config.decoder, &cap, &vision, &options, &d);
         graph_check(g);
         m.output[0] = d.loss;

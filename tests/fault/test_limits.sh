@@ -63,9 +63,13 @@ train_well whole "${law[@]}"
 limited 1 early "${law[@]}"
 expected 2 "no room for the recipe" $? "$tiny/early.log" "File too large" recipe.yaml
 limited 500 state "${law[@]}"
-expected 4 "no room for a state" $? "$tiny/state.log" "File too large" state.safetensors
+expected 4 "no room for a state" $? "$tiny/state.log" "File too large" rank-0.bin
 [ -z "$(ls -A "$tiny/runs/state/checkpoints")" ] ||
     tiny_fail "a torn state stayed: $(ls -A "$tiny/runs/state/checkpoints")"
+limited 500 ranks --ranks 3 "${law[@]}"
+expected 4 "no room for the file of a rank" $? "$tiny/ranks.log" "File too large" rank-
+[ -z "$(ls -A "$tiny/runs/ranks/checkpoints")" ] ||
+    tiny_fail "a torn state of three ranks stayed: $(ls -A "$tiny/runs/ranks/checkpoints")"
 # The second state fails: the first stays good and is gone on from.
 train_well second train.steps=2 optim.schedule=constant
 limited 500 second train.steps=4 optim.schedule=constant

@@ -154,11 +154,15 @@ json_case() {                       # CODE WHAT TEXT FILE-CONTENT [NAME] [key=va
     local file=$tiny/${5:-x.jsonl}
     printf '%s\n' "$4" >"$file"
     refused "$1" "$2" "$file" "$3" data.sources.0.path="$file" data.sources.0.format=auto \
+        data.sources.0.prompt= \
         data.bad=fail data.window=1 batch.rows=1 batch.samples=1 train.steps=3 "${@:6}"
 }
 good='{"messages":[{"role":"user","content":[{"type":"image","image":"data/1-base_420.jpg"},{"type":"text","text":"Hm?"}]},{"role":"assistant","content":[{"type":"text","text":"Yes."}]}]}'
 printf '%s\n%s\n' "$good" "$good" >"$tiny/good.jsonl"
-trains "good JSON lines" data.sources.0.path="$tiny/good.jsonl" data.sources.0.format=auto
+trains "good JSON lines" data.sources.0.path="$tiny/good.jsonl" data.sources.0.format=auto \
+    data.sources.0.prompt=
+refused 2 "a prompt for JSON" "$tiny/good.jsonl" "has its own questions" \
+    data.sources.0.path="$tiny/good.jsonl" data.sources.0.format=auto
 json_case 3 "line that is no JSON" "not valid JSON" "$good"$'\n''{"messages": [oops' x.jsonl data.shuffle=false
 json_case 3 "line of a number" "not valid JSON" "$good"$'\n''42'
 json_case 3 "line without messages" "neither 'messages' nor" "$good"$'\n''{"text":"x"}'
@@ -223,6 +227,20 @@ refused 3 "missing folder" "$tiny/nowhere" "no such folder" data.sources.0.path=
 refused 3 "empty folder" "$tiny/hollow" "no samples" data.sources.0.path="$tiny/hollow"
 refused 3 "match that matches nothing" "'*.gif'" "none of its 6" data.sources.0.match='*.gif'
 refused 3 "everything too long" "whole epoch" "too long" batch.tokens=16 data.too_long=drop
+
+# ---- weights that are not read, a lock that is none ----
+
+cp -r "$tiny/model" "$tiny/torch"
+: >"$tiny/torch/pytorch_model-00001-of-00002.bin"
+refused 4 "weights of PyTorch alone" "$tiny/torch" "write them as safetensors" \
+    model.path="$tiny/torch"
+trains "fresh beside them" model.path="$tiny/torch" model.weights=fresh
+mkdir -p "$tiny/others/case/lock"
+refused 2 "a folder as lock" "$tiny/others/case/lock" "is a folder" run.folder="$tiny/others"
+many=$((4 * $(nproc) + 1))
+trains "many threads" device.threads=$many
+grep -q "warning: device: device.threads $many .* threads on $(nproc) cores" "$log" ||
+    tiny_fail "no word about $many threads: $(head -n 3 "$log")"
 
 # ---- recipes ----
 
@@ -348,7 +366,7 @@ resume() {                          # CODE WHAT TEXT TEXT [key=value ...]
     verdict "$2" $code "$1" "$3" "$4"
 }
 resume 0 "good state" "" ""
-again; printf '\377' | dd of="$states/step-4/state.safetensors" bs=1 seek=60000 conv=notrunc 2>/dev/null
+again; printf '\377' | dd of="$states/step-4/rank-0.bin" bs=1 seek=60000 conv=notrunc 2>/dev/null
 resume 0 "flipped byte: the older state" "$states/step-4" "is damaged"
 again; rm "$states/step-4/manifest.json"
 resume 0 "no manifest: the older state" "$states/step-4/manifest.json" "not used"
@@ -356,11 +374,11 @@ resume 0 "no manifest: the older state" "$states/step-4/manifest.json" "not used
     tiny_fail "steps after the older state: $(metric "$tiny/runs/kept/metrics.jsonl" step | paste -sd' ')"
 again; sed -i 's/"step": 4/"step": 5/' "$states/step-4/manifest.json"
 resume 0 "changed manifest: the older state" "$states/step-4/manifest.json" "its own hash"
-again; truncate -s -8 "$states/step-4/state.safetensors"
-resume 0 "short state: the older one" "$states/step-4/state.safetensors" "not used"
-again; rm "$states/step-4/state.safetensors"
-resume 0 "no state: the older one" "$states/step-4/state.safetensors is missing" "not used"
-again; truncate -s -8 "$states"/step-?/state.safetensors
+again; truncate -s -8 "$states/step-4/rank-0.bin"
+resume 0 "short state: the older one" "$states/step-4/rank-0.bin" "not used"
+again; rm "$states/step-4/rank-0.bin"
+resume 0 "no state: the older one" "$states/step-4/rank-0.bin is missing" "not used"
+again; truncate -s -8 "$states"/step-?/rank-0.bin
 resume 4 "only torn states" "none of the 2 training states in $states" "move them away"
 [ "$(metric "$tiny/runs/kept/metrics.jsonl" step | paste -sd' ')" = "1 2 3 4" ] ||
     tiny_fail "torn states cost metrics"

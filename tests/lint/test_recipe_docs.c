@@ -1,5 +1,5 @@
 /* test_recipe_docs.c - docs/recipes.md has a row for every setting, with the type,
- * range, default and meaning of recipe.def, and no row besides. */
+ * range, default and meaning of recipe.def, one for every NEED, and no row besides. */
 #include "check.h"
 
 #include "base/text.h"
@@ -47,12 +47,21 @@ static void test_every_setting_has_a_row(void **state)
                 lacks++;
             }
         }
-    const char *at = strstr(doc.at, "\n## Every key\n");
+    const struct recipe_need *need;
+    int needs = recipe_needs(&need);
+    for (int i = 0; i < needs; i++) {
+        const char *row = arena_text(&a, "| `%s` | %s |\n", need[i].key, need[i].what);
+        if (!strstr(doc.at, row)) {
+            print_error("%s lacks: %s", page, row);
+            lacks++;
+        }
+    }
+    const char *at = strstr(doc.at, "\n## What needs what\n");
     assert_non_null(at);
     while ((at = strstr(at + 1, "\n| `")))
         rows++;
     assert_int_equal(lacks, 0);
-    assert_int_equal(rows, count[0] + count[1]);
+    assert_int_equal(rows, count[0] + count[1] + needs);
     arena_free(&a);
 }
 

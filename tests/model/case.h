@@ -236,7 +236,7 @@ static inline struct graph case_graph(struct arena *a, const struct model_config
     struct capacity cap = case_capacity();
     struct vision_graph vision;
     if (c->has_vision)
-        vision_record(&g, &c->vision, &cap, &vision);
+        vision_record(&g, &c->vision, &cap, &(struct vision_options){0}, &vision);
     decoder_record(&g, &c->decoder, &cap, c->has_vision ? &vision : NULL, o, out);
     graph_check(&g);
     return g;

@@ -35,7 +35,8 @@ static inline void ranks_record(struct graph *g, const struct ranks_case *c,
 {
     struct vision_graph vision;
     if (c->config.has_vision)
-        vision_record(g, &c->config.vision, &c->capacity, &vision);
+        vision_record(g, &c->config.vision, &c->capacity,
+                      &(struct vision_options){0}, &vision);
     decoder_record(g, &c->config.decoder, &c->capacity,
                    c->config.has_vision ? &vision : NULL, &c->options, d);
     graph_freeze(g, c->frozen);

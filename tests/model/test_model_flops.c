@@ -99,7 +99,7 @@ static void test_parameters_of_released_sizes(void **state)
         struct capacity cap = {4096, 4096, 16, 16};
         struct vision_graph v;
         struct decoder_graph d;
-        vision_record(&g, &c[i].vision, &cap, &v);
+        vision_record(&g, &c[i].vision, &cap, &(struct vision_options){0}, &v);
         decoder_record(&g, &c[i].decoder, &cap, &v,
                        &(struct decoder_options){.loss = true}, &d);
         graph_check(&g);
@@ -125,17 +125,18 @@ static void full_batch(struct arena *a, const struct model_config *c, struct gra
     struct vision_graph v;
     struct decoder_graph d;
     *g = graph_make(a);
-    vision_record(g, &c->vision, &cap, &v);
+    vision_record(g, &c->vision, &cap, &(struct vision_options){0}, &v);
     decoder_record(g, &c->decoder, &cap, &v,
                    &(struct decoder_options){.aux_coef = 1, .loss = true}, &d);
     *n = (struct flops_count){.tokens = 48, .supervised = 48, .attention = 48 * 49 / 2,
                               .patches = 64, .attention_image = 64 * 64, .merged = 16};
 }
 
-static void against_dry(bool tied)
+static void against_dry(bool tied, int shared_hidden)
 {
     struct arena a = arena_make("flops");
     struct model_config c = case_config();
+    c.decoder.shared_hidden = shared_hidden;
     c.decoder.tied = tied;
     struct graph g;
     struct flops_count n;
@@ -173,8 +174,9 @@ static void against_dry(bool tied)
 static void test_formula_agrees_with_the_dry_device(void **state)
 {
     (void)state;
-    against_dry(false);
-    against_dry(true);
+    against_dry(false, 0);
+    against_dry(true, 0);
+    against_dry(false, 12);
 }
 
 int main(void)

@@ -1,8 +1,8 @@
 /* test_model_golden.c - the tiny Qwen3-VL-MoE against transformers: loss, auxiliary
- * loss, logits, and the norm and sum of every gradient.
+ * loss, logits, and the norm and sum of every gradient; also with shared experts.
  *
- * golden/qwen3-vl-moe.json holds what transformers gave for this model and batch (there
- * two padded rows, here one packed row with padding of its own).  Weights come from the
+ * The files in golden hold what transformers gave for this model and batch (there two
+ * padded rows, here one packed row with padding of its own).  Weights come from the
  * formula in case.h, so no checkpoint is read. */
 #include "check.h"
 
@@ -10,10 +10,10 @@
 
 #include "tests/model/case.h"
 
-static json_t *expected(void)
+static json_t *expected(const char *path)
 {
     json_error_t error;
-    json_t *j = json_load_file("tests/model/golden/qwen3-vl-moe.json", 0, &error);
+    json_t *j = json_load_file(path, 0, &error);
     if (!j)
         fail_msg("%s", error.text);
     return j;
@@ -50,11 +50,11 @@ static void check_logits(const struct mini *m, int logits, const json_t *list)
     assert_int_equal(json_array_size(list), 5);
 }
 
-static void test_against_transformers(void **state)
+static void against_transformers(int shared_hidden, const char *path, int params)
 {
-    (void)state;
     struct arena a = arena_make("golden");
     struct model_config c = case_config();
+    c.decoder.shared_hidden = shared_hidden;
     struct decoder_graph d;
     struct graph g = case_graph(&a, &c, &(struct decoder_options){
         .aux_coef = c.decoder.aux_coef, .loss = true, .logits = true,
@@ -65,7 +65,7 @@ static void test_against_transformers(void **state)
     mini_forward(&m);
     mini_backward(&m);
 
-    json_t *j = expected(), *f = json_object_get(j, "float32");
+    json_t *j = expected(path), *f = json_object_get(j, "float32");
     near("loss", (double)mini_value(&m, d.loss), number(f, "loss"), 1e-5);
     near("cross_entropy", (double)mini_value(&m, d.cross_entropy),
          number(f, "cross_entropy"), 1e-5);
@@ -74,7 +74,7 @@ static void test_against_transformers(void **state)
 
     json_t *grad = json_object_get(f, "grad");
     assert_int_equal(json_object_size(grad), g.nparam);
-    assert_int_equal(g.nparam, 128);
+    assert_int_equal(g.nparam, params);
     double worst = 0;
     for (int64_t p = 0; p < g.nparam; p++) {
         const char *name = g.param[p].name;
@@ -92,6 +92,18 @@ static void test_against_transformers(void **state)
     json_decref(j);
     mini_free(&m);
     arena_free(&a);
+}
+
+static void test_against_transformers(void **state)
+{
+    (void)state;
+    against_transformers(0, "tests/model/golden/qwen3-vl-moe.json", 128);
+}
+
+static void test_shared_experts_against_transformers(void **state)
+{
+    (void)state;
+    against_transformers(12, "tests/model/golden/qwen3-vl-moe-shared.json", 140);
 }
 
 static void test_greedy_choice_is_the_largest_logit(void **state)
@@ -134,6 +146,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_transformers),
+        cmocka_unit_test(test_shared_experts_against_transformers),
         cmocka_unit_test(test_greedy_choice_is_the_largest_logit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

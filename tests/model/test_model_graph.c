@@ -55,6 +55,15 @@ static void test_params(void **state)
                 DIMS(6, 24), DIMS(6, 24), true);
     check_param(&g, "model.language_model.layers.1.self_attn.q_norm.weight",
                 PART_DECODER, DIMS(16), DIMS(16), false);
+    c.decoder.shared_hidden = 12;
+    struct graph h = case_graph(&a, &c, &options, &d);
+    assert_int_equal(h.nparam, g.nparam + 3 * 4);       /* of three MoE layers */
+    check_param(&h, "model.language_model.layers.2.mlp.shared_expert.up_proj.weight",
+                PART_EXPERTS, DIMS(12, 24), DIMS(12, 24), true);
+    check_param(&h, "model.language_model.layers.2.mlp.shared_expert.down_proj.weight",
+                PART_EXPERTS, DIMS(24, 12), DIMS(24, 12), true);
+    check_param(&h, "model.language_model.layers.2.mlp.shared_expert_gate.weight",
+                PART_EXPERTS, DIMS(1, 24), DIMS(1, 24), true);
     arena_free(&a);
 }
 
@@ -90,6 +99,7 @@ static void test_units(void **state)
     struct arena a = arena_make("graph");
     struct model_config c = case_config();
     struct decoder_graph d;
+    c.decoder.shared_hidden = 12;
     struct graph g = case_graph(&a, &c, &options, &d);
     for (int u = 0; u < g.nunit; u++) {
         int64_t end = 0;
@@ -101,7 +111,8 @@ static void test_units(void **state)
             end = g.param[p].offset + g.param[p].count;
         }
         assert_true(end > 0 && g.unit[u].count >= end && g.unit[u].count - end < 16);
-        assert_true(g.unit[u].experts == (g.unit[u].part == PART_EXPERTS));
+        bool shared = strcmp(g.unit[u].name, "shared") == 0;    /* not dispatched to */
+        assert_true(g.unit[u].experts == (g.unit[u].part == PART_EXPERTS && !shared));
     }
     arena_free(&a);
 }

@@ -7,7 +7,8 @@
 
 #include "tests/model/case.h"
 
-/* A model with everything on: taps, dense and MoE layers, biased choice, tied head. */
+/* A model with everything on: taps, dense and MoE layers, shared experts, biased
+ * choice, tied head. */
 static struct graph everything(struct arena *a, struct decoder_graph *d, bool tied,
                                int active)
 {
@@ -16,6 +17,7 @@ static struct graph everything(struct arena *a, struct decoder_graph *d, bool ti
     c.vision.taps = 1;
     c.vision.tap[0] = 0;
     c.decoder.layers = 3;
+    c.decoder.shared_hidden = 14;
     c.decoder.tied = tied;
     c.decoder.active = active;
     return case_graph(a, &c, &(struct decoder_options){

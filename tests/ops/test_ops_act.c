@@ -55,6 +55,40 @@ static void gelu_follows_its_law(void **state)
     }
 }
 
+static void gate_law(const void *shape, double *const in[], double *out)
+{
+    const struct size *z = shape;
+    for (int64_t i = 0; i < z->T * z->F; i++)
+        out[i] = in[0][i] + in[1][i] / (1 + exp(-in[2][i / z->F]));
+}
+
+static void gate_follows_its_law(void **state)
+{
+    (void)state;
+    struct size z = {9, 37, false};
+    int64_t n = z.T * z.F;
+    struct tensor a = floats(z.T, z.F), x = floats(z.T, z.F), gate = floats(z.T, 1);
+    struct tensor y = floats(z.T, z.F), dy = floats(z.T, z.F), none = tensor_none();
+    struct tensor dx = floats(z.T, z.F), dz = floats(z.T, 1);
+    struct law l = {gate_law, &z, {fill(a, 1), fill(x, 1), fill(gate, 3)}, n,
+                    fill(dy, 1)};
+    fill_nan(y);
+    cpu->gate(&stream, a, x, gate, y);
+    assert_near(y, law_output(&l), 1e-6);
+    double *slope_x = law_slope(&l, 1, n), *slope_z = law_slope(&l, 2, z.T);
+    fill_nan(dz);
+    assert_gradient(dx, slope_x, 1e-6,
+                    cpu->gate_back(&stream, x, gate, dy, beta, dx, 0, dz));
+    assert_near(dz, slope_z, 1e-6);
+    assert_gradient(dz, slope_z, 1e-6,
+                    cpu->gate_back(&stream, x, gate, dy, 0, none, beta, dz));
+    fill_nan(dx);
+    cpu->gate_back(&stream, x, gate, dy, 0, dx, 0, none);
+    assert_near(dx, slope_x, 1e-6);
+    cpu->gate(&stream, a, x, gate, a);  /* in place */
+    assert_near(a, law_output(&l), 1e-6);
+}
+
 static void extremes_stay_finite(void **state)
 {
     (void)state;
@@ -167,6 +201,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(swiglu_follows_its_law),
         cmocka_unit_test(gelu_follows_its_law),
+        cmocka_unit_test(gate_follows_its_law),
         cmocka_unit_test(extremes_stay_finite),
         cmocka_unit_test(sums_add),
         cmocka_unit_test(nothing_is_added),

@@ -124,6 +124,8 @@ static void rows_at(int64_t T, int64_t D)
     REPORT("  gelu_back tanh", bytes, cpu->gelu_back(&stream, x, false, y, 0, y));
     REPORT("  gelu exact", bytes, cpu->gelu(&stream, x, true, y));
     REPORT("  gelu_back exact", bytes, cpu->gelu_back(&stream, x, true, y, 0, y));
+    REPORT("  gate", bytes, cpu->gate(&stream, x, x, m, y));
+    REPORT("  gate_back", bytes, cpu->gate_back(&stream, x, m, x, 0, y, 0, r));
     REPORT("  add", bytes, cpu->add(&stream, x, x, y));
     struct tensor c = random_2d(T, 32), g = vector(4000000), weights = vector(4000000);
     struct tensor mean = vector(4000000), root = vector(4000000);

@@ -105,6 +105,8 @@ static void run_layers(const struct ops *ops, struct stream *s, struct world *w)
     ops->swiglu_back(s, gu, act, 0, OUT(T, 2 * F));
     ops->gelu(s, x, true, OUT(T, D));
     ops->gelu_back(s, x, false, x, 0, OUT(T, D));
+    ops->gate(s, x, norm, m, OUT(T, D));
+    ops->gate_back(s, norm, m, x, 0, OUT(T, D), 0, OUT(T, 1));
     ops->add(s, x, x, sum);
     ops->axpby(s, 0.3f, x, 0.7f, sum);
     ops->bias(s, x, gain, OUT(T, D));
@@ -277,6 +279,7 @@ static void broken(int which)
     case 18:
         ops_dry.attention_part(&s, a, b, b, i, 0, 0, 2, 1, true, 1, 0, a, floats(8, 2));
         break;
+    case 19: ops_dry.gate(&s, a, a, floats(8, 6), a); break;
     default: ops_dry.interpolate(&s, a, ints(8, 4), floats(7, 6), a); break;
     }
 }
@@ -287,7 +290,8 @@ static void broken_contracts_are_bugs(void **state)
     static const char *const name[] = {
         "linear", "linear", "linear", "rmsnorm", "add", "embed", "swiglu", "attention",
         "sort_rows", "head_loss", "square_sum", "gelu", "take", "copy", "bias",
-        "locate", "head_sum", "head_part", "attention_part", "interpolate"};
+        "locate", "head_sum", "head_part", "attention_part", "gate",
+        "interpolate"};
     for (int i = 0; i < COUNT(name); i++) {
         int end[2], status;
         assert_int_equal(pipe(end), 0);

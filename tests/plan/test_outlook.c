@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "train/hardware.h"
 #include "train/outlook.h"
+#include "train/saver.h"
 
 #include <math.h>
 #include <sys/resource.h>
@@ -54,26 +55,44 @@ static void recipes_read_as_before(void **state)
     }
 }
 
-/* The limit: 1,024 ranks of 235B in 5 s and 2 GB.  Processor time, since a test
- * machine may be shared; other builds are slower. */
-static void a_thousand_ranks_are_quick(void **state)
+static double seconds_of(struct timeval t)
 {
-    (void)state;
+    return (double)t.tv_sec + 1e-6 * (double)t.tv_usec;
+}
+
+/* Processor seconds and KiB that planning this takes. */
+static double planning(const char *overrides, int64_t *most)
+{
     struct arena a = arena_make("test");
     struct recipe r;
     struct outlook o;
     struct rusage before, after;
     getrusage(RUSAGE_SELF, &before);
-    open_ok(&a, "recipes/qwen3-vl-235b-a22b-1024.yaml", "", &r, &o);
+    open_ok(&a, "recipes/qwen3-vl-235b-a22b-1024.yaml", overrides, &r, &o);
     getrusage(RUSAGE_SELF, &after);
     assert_int_equal(o.crew.mesh.layout.world, 1024);
     outlook_close(&o);
     arena_free(&a);
-    double seconds = (double)(after.ru_utime.tv_sec - before.ru_utime.tv_sec);
+    *most = after.ru_maxrss;
+    return seconds_of(after.ru_utime) - seconds_of(before.ru_utime);
+}
+
+/* The limit: 1,024 ranks of 235B in 5 s and 2 GB, at any slack.  Processor time, since
+ * a test machine may be shared; other builds are slower. */
+static void a_thousand_ranks_are_quick(void **state)
+{
+    (void)state;
+    static const char *const slack[] = {"", "memory.slack=1.1", "memory.slack=4"};
+    double seconds = 0;
+    int64_t most = 0;
+    for (int i = 0; i < COUNT(slack); i++) {
+        double one = planning(slack[i], &most);
+        seconds = MAX(seconds, one);
+    }
 #if defined __OPTIMIZE__ && !defined __SANITIZE_ADDRESS__ && \
     !defined __SANITIZE_THREAD__
     assert_true(seconds <= 5);
-    assert_true(after.ru_maxrss < 2 << 20);             /* KiB */
+    assert_true(most < 2 << 20);
 #else
     assert_true(seconds <= 60);
 #endif
@@ -95,7 +114,7 @@ static void numbers_by_hand(void **state)
     const struct plan *p = s->session.plan;
     const struct graph *g = p->graph;
     int64_t all = 0, optimizer = 0;
-    double rows = 0, reduced = 0;
+    double rows = 0, reduced = 0, pixels = 0, features = 0;
     for (int64_t i = 0; i < g->nparam; i++)
         all += param_disk_count(&g->param[i]);
     for (int64_t i = 0; i < p->nbuffer; i++)
@@ -106,6 +125,9 @@ static void numbers_by_hand(void **state)
                         strcmp(g->node[x->node].kind->component, "experts") == 0;
         rows += exchange ? s->work[i].inside : 0;
         reduced += x->kind == STEP_REDUCE ? s->work[i].inside : 0;
+        const char *kind = x->node >= 0 ? g->node[x->node].kind->name : "";
+        pixels += strcmp(kind, "pixel_send") == 0 ? s->work[i].inside : 0;
+        features += strcmp(kind, "feature_send") == 0 ? s->work[i].inside : 0;
         assert_true(s->work[i].across == 0);            /* one node */
     }
     assert_int_equal(all, 31070754032);
@@ -113,6 +135,10 @@ static void numbers_by_hand(void **state)
     assert_true(fabs((double)optimizer / (12.0 * 31070754032 / 8) - 1) < 1e-4);
     double expected = 8.0 * 48 * 4096 * 8 * 2048 * 2 * 7 / 8 * 4;
     assert_true(fabs(rows / expected - 1) < 0.01);
+    /* all pixels of bf16 once, features of the last merger and three taps both ways */
+    double patches = (double)r.batch_patches * 8 * 2 * 7 / 8;
+    assert_true(fabs(pixels / (patches * 1536) - 1) < 0.01);
+    assert_true(fabs(features / (patches / 4 * 2048 * 4 * 2) - 1) < 0.01);
     /* all but experts, f32, once, seven eighths from others */
     double dense = 4.0 * (31070754032 - 48.0 * 128 * 3 * 2048 * 768) * 7 / 8;
     assert_true(fabs(reduced / dense - 1) < 1e-4);
@@ -165,7 +191,7 @@ static void ranks_of_a_stage_are_alike(void **state)
             assert_ok(outlook_open(&other, &r, &options));
             const struct outlook_stage *x = &o.stage[rank / each];
             const struct outlook_stage *y = &other.stage[rank / each];
-            assert_int_equal(y->rank, rank);
+            assert_int_equal(y->rank.rank, rank);
             assert_int_equal(x->session.plan->nstep, y->session.plan->nstep);
             assert_int_equal(x->session.plan->bytes, y->session.plan->bytes);
             assert_int_equal(x->session.plan->live_bytes, y->session.plan->live_bytes);
@@ -174,6 +200,113 @@ static void ranks_of_a_stage_are_alike(void **state)
         outlook_close(&o);
         arena_free(&a);
     }
+}
+
+/* Memory for messages is what collectives, gathers and other stages write, and the
+ * gradients that are summed on their way out; a rank alone has none. */
+static void messages_are_what_ranks_bring(void **state)
+{
+    (void)state;
+    for (int i = -1; i < COUNT(layouts); i++) {
+        struct arena a = arena_make("test");
+        struct recipe r;
+        struct outlook o;
+        int messages = 0;
+        open_ok(&a, small, i < 0 ? "" : layouts[i], &r, &o);
+        for (int k = 0; k < o.stages; k++) {
+            const struct plan *p = o.stage[k].session.plan;
+            bool *brought = NEW(&a, bool, p->nbuffer);
+            for (int64_t j = 0; j < p->nstep; j++) {
+                const struct step *s = &p->step[j];
+                bool talks = s->lane == LANE_LAYER || s->lane == LANE_PIPE;
+                if (s->kind == STEP_REDUCE && s->in[0] != s->out[0])
+                    brought[s->in[0]] = true;
+                if (s->kind == STEP_GATHER && s->in[0] != s->out[0])
+                    brought[s->out[0]] = true;
+                for (int n = 0; n < MAX_IO && talks; n++) {
+                    if (s->out[n] >= 0)
+                        brought[s->out[n]] = true;
+                    if (s->din[n] >= 0 && s->beta[n] == 0)
+                        brought[s->din[n]] = true;
+                }
+            }
+            for (int64_t j = 0; j < p->nbuffer; j++) {
+                const struct buffer *x = &p->buffer[j];
+                messages += x->kind == MEMORY_MESSAGE;
+                assert_int_equal(x->kind == MEMORY_MESSAGE, brought[j] && !x->whole);
+            }
+        }
+        assert_true(i < 0 ? messages == 0 : messages > 5);
+        outlook_close(&o);
+        arena_free(&a);
+    }
+}
+
+/* Together the ranks write every number once, and no rank of a stage much more than
+ * another, whatever they all hold. */
+static void a_state_is_divided(void **state)
+{
+    (void)state;
+    static const char *const more[] = {
+        "parallel.dp=8;parallel.shard=none;batch.rows=8;moe.bias_rate=0.1",
+        "parallel.dp=4;parallel.tp=2;sample.every=0;batch.rows=4;model.freeze=vision",
+    };
+    for (int i = 0; i < COUNT(layouts) + COUNT(more); i++) {
+        struct arena a = arena_make("test");
+        struct recipe r;
+        struct outlook o, one;
+        open_ok(&a, small, i < COUNT(layouts) ? layouts[i] : more[i - COUNT(layouts)],
+                &r, &o);
+        const struct model *m = &o.stage[0].session.model;
+        int64_t want = 4 * model_parameters(m, false) + 8 * model_parameters(m, true);
+        int world = o.crew.mesh.layout.world, each = world / o.stages;
+        int64_t sum = 0, stage = 0, most = 0;
+        if (m->in.router_bias != NONE)
+            want += 4 * m->decoder.moe_layers * m->config.decoder.experts;
+        for (int rank = 0; rank < world; rank++) {
+            struct outlook_options options = {.rank = rank};
+            assert_ok(outlook_open(&one, &r, &options));
+            int64_t bytes = train_state_bytes(&one.stage[rank / each].session);
+            outlook_close(&one);
+            if (rank % each == 0)
+                stage = most = 0;
+            sum += bytes;
+            stage += bytes;
+            most = MAX(most, bytes);
+            if (rank % each == each - 1)
+                assert_true((double)most < 1.1 * (double)stage / each);
+        }
+        assert_int_equal(sum, want);
+        outlook_close(&o);
+        arena_free(&a);
+    }
+}
+
+/* The snapshot is as large as what is written, where training goes on beside. */
+static void a_snapshot_is_planned(void **state)
+{
+    (void)state;
+    struct arena a = arena_make("test");
+    struct recipe r;
+    struct outlook o;
+    open_ok(&a, small, "train.steps=9;checkpoint.every=3", &r, &o);
+    const struct session *s = &o.stage[0].session;
+    int64_t bytes = 12 * model_parameters(&s->model, true);
+    assert_int_equal(saver_snapshot(s), bytes);
+    assert_int_equal(o.stage[0].need - s->plan->bytes - s->plan->host_bytes, bytes);
+    static const char *const without[] = {
+        "train.steps=9;checkpoint.every=3;checkpoint.async=false",
+        "train.steps=9;checkpoint.every=0", "train.steps=9;checkpoint.every=9",
+    };
+    for (int i = 0; i < COUNT(without); i++) {
+        outlook_close(&o);
+        open_ok(&a, small, without[i], &r, &o);
+        assert_int_equal(saver_snapshot(&o.stage[0].session), 0);
+        assert_int_equal(o.stage[0].need, o.stage[0].session.plan->bytes +
+                                              o.stage[0].session.plan->host_bytes);
+    }
+    outlook_close(&o);
+    arena_free(&a);
 }
 
 /* Every second of a rank is one of four, and what is exposed was communication. */
@@ -196,6 +329,70 @@ static void time_adds_up(void **state)
         }
         assert_true(o.seconds >= 0.999 * most);
         outlook_close(&o);
+        arena_free(&a);
+    }
+}
+
+/* Sums over ranks of gradients in bf16: half the bytes, step by step; room for what is
+ * sent, while it is. */
+static void narrow_gradients_halve_sums(void **state)
+{
+    (void)state;
+    static const char path[] = "recipes/qwen3-vl-30b-a3b-8.yaml";
+    struct arena a = arena_make("test");
+    struct recipe r[2];
+    struct outlook o[2];
+    double bytes[2] = {0};
+    open_ok(&a, path, "batch.rows=8", &r[0], &o[0]);
+    open_ok(&a, path, "batch.rows=8;parallel.gradient_dtype=bf16", &r[1], &o[1]);
+    const struct outlook_stage *f32 = o[0].stage, *bf16 = o[1].stage;
+    const struct plan *p = f32->session.plan, *q = bf16->session.plan;
+    assert_int_equal(p->nstep, q->nstep);
+    for (int64_t i = 0; i < p->nstep; i++) {
+        const struct step *s = &p->step[i];
+        assert_int_equal(s->kind, q->step[i].kind);
+        bool narrow = s->kind == STEP_REDUCE &&
+                      p->graph->unit[s->unit].part != PART_ROUTER;
+        assert_true(f32->work[i].inside == bf16->work[i].inside * (narrow ? 2 : 1));
+        bytes[0] += narrow ? f32->work[i].inside : 0;
+        bytes[1] += narrow ? bf16->work[i].inside : 0;
+    }
+    assert_true(bytes[0] > 1e9 && bytes[1] == bytes[0] / 2);
+    assert_ok(plan_check(q));
+    assert_int_equal(q->state_bytes, p->state_bytes);
+    assert_true(bf16->forecast.busy[LANE_STATE] < f32->forecast.busy[LANE_STATE]);
+    for (int i = 0; i < 2; i++)
+        outlook_close(&o[i]);
+    arena_free(&a);
+}
+
+/* Settings that only move steps: no more work, less communication that shows. */
+static void overlap_hides_communication(void **state)
+{
+    (void)state;
+    static const char large[] = "recipes/qwen3-vl-30b-a3b-16.yaml";
+    static const struct { const char *key, *path, *base; } law[] = {
+        {"moe.overlap_shared", small,
+         "model.path=tests/train/tiny;batch.tokens=256;parallel.dp=2;parallel.ep=2;"
+         "batch.rows=2;plan.hardware=h200"},
+        {"parallel.delay_weights", large, "batch.rows=32"},
+        {"parallel.weave", large, "batch.rows=32"},
+    };
+    for (int i = 0; i < COUNT(law); i++) {
+        struct arena a = arena_make("test");
+        struct recipe r;
+        struct outlook o[2];
+        const char *with = arena_text(&a, "%s;%s=true", law[i].base, law[i].key);
+        open_ok(&a, law[i].path, law[i].base, &r, &o[0]);
+        open_ok(&a, law[i].path, with, &r, &o[1]);
+        double shows[2] = {o[0].stage[0].forecast.exposed,
+                           o[1].stage[0].forecast.exposed};
+        print_message("%s: %.0f%% of what shows without it\n", law[i].key,
+                      100 * shows[1] / shows[0]);
+        assert_true(shows[1] < 0.97 * shows[0]);
+        assert_true(o[1].stage[0].flops == o[0].stage[0].flops);
+        outlook_close(&o[0]);
+        outlook_close(&o[1]);
         arena_free(&a);
     }
 }
@@ -244,14 +441,55 @@ static void what_does_not_fit_is_refused(void **state)
     recipe_of(&a, "recipes/qwen3-vl-30b-a3b-8.yaml", "batch.tokens=16384", &r);
     assert_fails(outlook(&r, &plain, &t), "lower batch.tokens");
     assert_int_equal(fail_fault(), FAULT_MEMORY);
-    recipe_of(&a, "recipes/qwen3-vl-30b-a3b-8.yaml", "parallel.dp=1;parallel.ep=1", &r);
+    recipe_of(&a, "recipes/qwen3-vl-30b-a3b-8.yaml", "parallel.dp=1", &r);
+    r.parallel_ep = 1;
+    r.moe_capacity = 0;
     assert_fails(outlook(&r, &plain, &t), "alone exceed it");
     assert_int_equal(fail_fault(), FAULT_MEMORY);
     struct outlook_options wrong = {.rank = 8};
     recipe_of(&a, "recipes/qwen3-vl-30b-a3b-8.yaml", "", &r);
-    assert_fails(outlook(&r, &wrong, &t), "rank 8 of 8 ranks");
-    struct outlook_options few = {.rank = -1, .world = 12};
-    assert_fails(outlook(&r, &few, &t), "12 ranks");
+    assert_fails(outlook(&r, &wrong, &t), "no rank 8 of 8 ranks");
+    wrong.rank = (int64_t)1 << 40;
+    assert_fails(outlook(&r, &wrong, &t), "no rank 1099511627776 of 8 ranks");
+    r.parallel_ranks = 12;
+    assert_fails(outlook(&r, &plain, &t), "12 ranks");
+    assert_int_equal(fail_fault(), FAULT_USAGE);
+    arena_free(&a);
+}
+
+/* FLOPs of the vision tower's products on rank 0, forward and back. */
+static double tower_products(struct arena *a, const char *overrides)
+{
+    struct recipe r;
+    struct outlook o;
+    double sum = 0;
+    open_ok(a, small, overrides, &r, &o);
+    const struct outlook_stage *s = &o.stage[0];
+    const struct plan *p = s->session.plan;
+    for (int64_t i = 0; i < p->nstep; i++)
+        if (p->step[i].node >= 0 &&
+            !strcmp(p->graph->node[p->step[i].node].tower, "vision"))
+            sum += s->work[i].flops - s->work[i].attention;
+    outlook_close(&o);
+    return sum;
+}
+
+/* Of four ranks that share a row each needs to encode a quarter of its images. */
+static void less_room_is_less_work(void **state)
+{
+    (void)state;
+#define CP4 "sample.every=0;parallel.cp=4"
+    struct arena a = arena_make("test");
+    double whole = tower_products(&a, CP4 ";vision.balance=none");
+    assert_true(tower_products(&a, CP4) == whole);
+    assert_true(tower_products(&a, CP4 ";vision.capacity=1") == whole / 4);
+    assert_true(tower_products(&a, CP4 ";vision.capacity=2") == whole / 2);
+    assert_true(tower_products(&a, CP4 ";vision.capacity=9") == whole);
+    assert_true(tower_products(&a, "vision.capacity=0.5") == whole);        /* alone */
+    struct recipe r;
+    struct text t = text_make(&a);
+    recipe_of(&a, small, "batch.rows=32768;parallel.dp=32768", &r);
+    assert_fails(outlook(&r, &plain, &t), "vision.balance images: 32768 ranks");
     assert_int_equal(fail_fault(), FAULT_USAGE);
     arena_free(&a);
 }
@@ -286,53 +524,6 @@ static void hardware_tables(void **state)
     arena_free(&a);
 }
 
-/* ---- search ---- */
-
-/* One winner, a reason for every other; what it prints is a recipe that fits. */
-static void a_search_gives_reasons(void **state)
-{
-    (void)state;
-    struct arena a = arena_make("test");
-    struct recipe r;
-    struct text t = text_make(&a), again = text_make(&a);
-    struct outlook_options options = {.rank = -1, .world = 4};
-    recipe_of(&a, small, "batch.rows=16;plan.hardware=h200", &r);
-    assert_ok(outlook_search(&r, &options, &t));
-    char **line, **word;
-    int lines = text_split(&a, t.at, "\n", &line), wins = 0, lost = 0;
-    for (int i = 2; i < lines - 1; i++) {
-        wins += text_ends(line[i], "  wins");
-        lost += strstr(line[i], "slower") || strstr(line[i], "does not fit") ||
-                strstr(line[i], "refused") || strstr(line[i], "not planned");
-    }
-    assert_int_equal(wins, 1);
-    assert_true(lost > 5 && wins + lost == lines - 3);
-    assert_true(text_starts(line[lines - 1], "take:"));
-    int words = text_split(&a, line[lines - 1] + strlen("take:"), " ", &word);
-    for (int i = 0; i < words; i++) {
-        char *equals = strchr(word[i], '=');
-        assert_non_null(equals);
-        assert_ok(recipe_set(&r, arena_copy(&a, word[i], (size_t)(equals - word[i])),
-                             equals + 1));
-    }
-    assert_ok(outlook(&r, &options, &again));
-    struct outlook o;
-    assert_ok(outlook_open(&o, &r, &options));
-    double speed = 0, whole = o.tokens / o.seconds / 4;
-    for (int i = 2; i < lines - 1; i++)
-        if (text_ends(line[i], "  wins")) {
-            int n = text_split(&a, line[i], " ", &word);
-            assert_true(text_number(word[n - 2], &speed));
-        }
-    assert_true(fabs(speed / whole - 1) < 0.02);        /* from two short plans */
-    outlook_close(&o);
-    recipe_of(&a, "recipes/qwen3-vl-30b-a3b-8.yaml", "", &r);
-    options.world = 1;
-    assert_fails(outlook_search(&r, &options, &again), "none of");
-    assert_int_equal(fail_fault(), FAULT_MEMORY);
-    arena_free(&a);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -341,11 +532,16 @@ int main(void)
         cmocka_unit_test(numbers_by_hand),
         cmocka_unit_test(an_outlook_is_the_plan_that_runs),
         cmocka_unit_test(ranks_of_a_stage_are_alike),
+        cmocka_unit_test(messages_are_what_ranks_bring),
+        cmocka_unit_test(a_state_is_divided),
+        cmocka_unit_test(a_snapshot_is_planned),
         cmocka_unit_test(time_adds_up),
+        cmocka_unit_test(narrow_gradients_halve_sums),
+        cmocka_unit_test(overlap_hides_communication),
         cmocka_unit_test(types_count),
         cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(less_room_is_less_work),
         cmocka_unit_test(hardware_tables),
-        cmocka_unit_test(a_search_gives_reasons),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,6 +12,7 @@ struct setting {
     double slack;
     unsigned frozen;
     int shards;
+    enum dtype wire;
 };
 
 static const struct setting settings[] = {
@@ -26,6 +27,7 @@ static const struct setting settings[] = {
     {"forward", "none", "none", .forward = true, .slack = 1},
     {"shards", "act", "u", .slack = 1, .shards = 2, .dead = true},
     {"shards_weave", "*", "none", .slack = 1, .shards = 4, .weave = true},
+    {"shards_bf16", "none", "none", .slack = 1, .shards = 2, .wire = DTYPE_BF16},
 };
 
 enum { MBS = 2 };
@@ -49,7 +51,7 @@ static struct plan *build(struct arena *a, const struct setting *x, struct toy *
     struct order order = x->forward ? order_forward(a, mbs) : order_1f1b(a, 0, 1, mbs);
     return plan_build(a, &t->graph, &(struct plan_options){
         .order = &order, .policy = &policy, .moments = x->forward ? 0 : 2,
-        .sharding = &sharding, .output = &t->loss, .outputs = 1});
+        .sharding = &sharding, .wire = x->wire, .output = &t->loss, .outputs = 1});
 }
 
 static void check(const struct plan *p, const char *what)
@@ -205,6 +207,33 @@ static void no_group_can_be_wrong(void **state)
         check(p, "put right again");
         arena_free(&a);
     }
+}
+
+/* A sum that travels in another type than the plan's, or from nowhere. */
+static void no_wire_can_be_wrong(void **state)
+{
+    (void)state;
+    int tried = 0;
+    for (int k = 0; k < COUNT(settings); k++) {
+        struct arena a = arena_make("test");
+        struct toy t;
+        struct plan *p = build(&a, &settings[k], &t, toy_small, MBS);
+        for (int64_t i = 0; i < p->nstep; i++) {
+            struct step *s = &p->step[i], right = *s;
+            if (s->kind != STEP_GATHER && s->kind != STEP_REDUCE)
+                continue;
+            s->wire = s->wire == DTYPE_F32 ? DTYPE_BF16 : DTYPE_F32;
+            noticed(p, "another type:", settings[k].name, i);
+            *s = right;
+            s->work = s->work < 0 ? s->in[0] : -1;
+            noticed(p, "no place to travel from:", settings[k].name, i);
+            *s = right;
+            tried += s->wire != DTYPE_F32;
+        }
+        check(p, "put right again");
+        arena_free(&a);
+    }
+    assert_true(tried > 5);
 }
 
 static void lifetimes_off_by_one_are_noticed(void **state)
@@ -425,6 +454,7 @@ int main(void)
         cmocka_unit_test(no_beta_can_be_wrong),
         cmocka_unit_test(no_step_can_be_left_out),
         cmocka_unit_test(no_group_can_be_wrong),
+        cmocka_unit_test(no_wire_can_be_wrong),
         cmocka_unit_test(lifetimes_off_by_one_are_noticed),
         cmocka_unit_test(overlaps_are_noticed),
         cmocka_unit_test(peak_is_what_lives),

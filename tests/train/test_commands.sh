@@ -126,6 +126,32 @@ works generate "$model" --image "$(sample name)" --prompt "What is this?" --toke
 equal "generate and run" "$(cat "$out")" "$(sample model)"
 works generate "$model" --prompt "Say it." --tokens 3
 
+# ---- eval: what cannot be read is counted; every second sample is held out ----
+
+cp -r "$tiny/data" "$tiny/hurt"
+for name in $(ls "$tiny/hurt" | grep -v txt | sort | sed -n 11,12p); do echo no >"$tiny/hurt/$name"; done
+works eval "$tiny/recipe.yaml" --model "$model" data.hold_out=2 eval.rows=100 --samples 0 \
+    data.sources.0.path="$tiny/hurt"
+holds "$out" "left out: 1 samples that cannot be read, 0 too long, 0 without loss"
+works eval "$tiny/recipe.yaml" --model "$model" data.hold_out=2 eval.rows=100 --samples 0
+grep -q "left out" "$out" && tiny_fail "eval: nothing was to be left out"
+
+# ---- parity: the example of its help, on the quickstart's model ----
+
+works train recipes/quickstart.yaml run.folder="$tiny/runs" run.log=warn train.steps=1 \
+    data.sources.0.path="$tiny/data" data.sources.0.match= sample.every=0 data.min_pixels=256 \
+    data.max_pixels=4096
+works parity "$tiny/runs/quickstart/model" tests/model/golden/parity.safetensors --out "$tiny/mine.json"
+true_that "parity: the sum" "($(number '^loss') - $(number cross_entropy) - $(number aux_coef) * \
+    $(number ' aux_loss'))^2 < 1e-10"
+"$vlmoe" parity --help | grep -qF tests/model/golden/parity.safetensors || tiny_fail "parity --help"
+
+# ---- plan: a rank that is not there is refused, not the last one shown ----
+
+"$vlmoe" plan "$tiny/recipe.yaml" --rank 99999999999 >"$out" 2>&1
+[ $? -eq 2 ] || tiny_fail "plan --rank: exit code"
+holds "$out" "there is no rank 99999999999 of 1 ranks"
+
 # ---- convert: a state gives the exported bytes; there and back ----
 
 works convert "$run/checkpoints/step-4" "$tiny/from_state"
@@ -150,6 +176,10 @@ true_that "profile shares add up" "$share > 97 && $share < 103"
 for part in "data wait" vision projector attention router experts head optimizer; do
     grep -q "^$part " "$out" || tiny_fail "profile: no row '$part'"
 done
+
+"$vlmoe" profile "$tiny/recipe.yaml" parallel.tp=2 >"$out" 2>&1
+[ $? -eq 2 ] || tiny_fail "profile of two ranks: exit code"
+holds "$out" "profile: measures one rank, the recipe has 2"
 
 # ---- what a run leaves ----
 

@@ -24,7 +24,7 @@ changed() {
             if (name ~ /visual\./) return "vision"
             if (name ~ /embed_tokens/) return "embeddings"
             if (name ~ /mlp\.gate\.weight/) return "router"
-            if (name ~ /mlp\.experts\./) return "experts"
+            if (name ~ /mlp\.(experts\.|shared_expert)/) return "experts"
             return "decoder"
         }
         $1 == "tensor" { name[++n] = $2; to[n] = $4; i = 1; next }

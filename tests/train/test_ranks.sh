@@ -64,7 +64,7 @@ train_well tight --ranks 2 train.steps=2 run.log=info parallel.ep=2 moe.capacity
     "${common[@]}"
 holds "$tiny/tight.log" "had no room for their rows; runs again with moe.capacity 1"
 
-# The router bias moves by all ranks' choices; answers come from any layout of whole ranks.
+# The router bias moves by all ranks' choices; answers are the same in any layout.
 train_well bias train.steps=4 moe.bias_rate=0.01 sample.every=4 sample.count=2 \
     sample.tokens=6 "${common[@]}"
 train_well bias2 --ranks 2 train.steps=4 moe.bias_rate=0.01 sample.every=4 \
@@ -72,6 +72,34 @@ train_well bias2 --ranks 2 train.steps=4 moe.bias_rate=0.01 sample.every=4 \
 near bias bias2 "${figures[@]}"
 cmp "$tiny/runs/bias/samples/step-4.jsonl" "$tiny/runs/bias2/samples/step-4.jsonl" ||
     tiny_fail "other answers on two ranks"
+answers=(train.steps=4 sample.every=4 sample.count=3 sample.tokens=8 batch.rows=4
+    checkpoint.export=true data.hold_out=5)
+train_well said "${answers[@]}"
+"$vlmoe" eval "$tiny/recipe.yaml" --model "$tiny/runs/said/model" --swap-images \
+    data.hold_out=5 >"$tiny/eval.txt" 2>&1 || tiny_fail "eval: $(tail -n 2 "$tiny/eval.txt")"
+while IFS='|' read -r ranks settings; do
+    # shellcheck disable=SC2086
+    train_well "said${ranks% }" --ranks $ranks "${answers[@]}" $settings
+    cmp "$tiny/runs/said/samples/step-4.jsonl" "$tiny/runs/said${ranks% }/samples/step-4.jsonl" ||
+        tiny_fail "other answers with $settings"
+    # shellcheck disable=SC2086
+    "$vlmoe" eval "$tiny/recipe.yaml" --model "$tiny/runs/said/model" --swap-images \
+        data.hold_out=5 batch.rows=4 --ranks $ranks $settings >"$tiny/eval${ranks% }.txt" 2>&1 ||
+        tiny_fail "eval with $settings: $(tail -n 2 "$tiny/eval${ranks% }.txt")"
+    # the same words and counts; the loss within 1e-6
+    paste -d '|' <(head -n 1 "$tiny/eval.txt") <(head -n 1 "$tiny/eval${ranks% }.txt") | awk -F '|' '
+        { split($1, a, " "); split($2, b, " "); d = a[2] - b[2]; a[2] = b[2] = ""
+          for (i in a) if (a[i] != b[i]) bad = 1 }
+        END { exit bad || NR != 1 || d > 2e-6 * b[2] + 2e-6 || d < -2e-6 }' ||
+        tiny_fail "eval with $settings: $(head -n 1 "$tiny/eval.txt" "$tiny/eval${ranks% }.txt")"
+    cmp <(sed '1d;$d' "$tiny/eval.txt") <(sed '1d;$d' "$tiny/eval${ranks% }.txt") ||
+        tiny_fail "eval with $settings: other answers"
+done <<'LAYOUTS'
+2 | parallel.ep=2 moe.dispatcher=allgather
+4 | parallel.cp=2 parallel.tp=2 parallel.ep=2
+3 | parallel.pp=3 parallel.shard=none
+8 | parallel.pp=2 parallel.cp=2 parallel.tp=2 parallel.ep=4 parallel.cp_ring=true
+LAYOUTS
 
 # refused SETTINGS TEXT RANKS: with 2, naming what would do
 refused() {
@@ -84,8 +112,26 @@ refused() {
 refused "" "nearest is 3" 3
 refused "parallel.tp=3" "nearest" 3
 refused "parallel.tp=2" "tp 2 is outside 1 to 1" 1
-refused "parallel.tp=2 sample.every=1" "sample.every" 2
-refused "" "expected 1 to" 0
+refused "parallel.ep=2" "parallel.ranks (--ranks N) says how many ranks there are" 0
+
+# What is about experts means nothing to a model without them.
+cp -r "$tiny/model" "$tiny/dense"
+sed -i 's/"num_experts": 4/"num_experts": 0/' "$tiny/dense/config.json"
+refused "model.path=$tiny/dense moe.bias_rate=0.1" "moe.bias_rate = 0.1, but the model has no experts" 1
+refused "model.path=$tiny/dense parallel.ep=2" "parallel.ep = 2, but the model has no experts" 2
+train_well dense train.steps=1 model.path="$tiny/dense"
+
+# The recipe that a run leaves starts as many ranks again; with others it goes on and says so.
+train_well again --ranks 4 train.steps=3 parallel.tp=2 run.log=info "${common[@]}"
+"$vlmoe" train "$tiny/runs/again/recipe.yaml" run.name=same >"$tiny/same.log" 2>&1 ||
+    tiny_fail "the run's own recipe: $(tail -n 3 "$tiny/same.log")"
+same_metrics again same
+holds "$tiny/runs/same/recipe.yaml" "  ranks: 4"
+"$vlmoe" train "$tiny/runs/again/recipe.yaml" train.steps=4 --ranks 2 >"$tiny/same.log" 2>&1 ||
+    tiny_fail "on other ranks: $(tail -n 3 "$tiny/same.log")"
+holds "$tiny/same.log" "changed since step 3: parallel.ranks 4 -> 2"
+train_well bare train.steps=1 parallel.tp=2 "${common[@]}"
+holds "$tiny/runs/bare/recipe.yaml" "  ranks: 2"
 
 # One rank's trouble is everybody's end, told once, with its own exit code.
 train ends --ranks 4 batch.rows=4 data.sources.0.match='!*' ; code=$?

@@ -1,28 +1,30 @@
 #!/usr/bin/env bash
 # test_resume.sh - a run that is killed again and again equals one that never stopped.
 #
-#     test_resume.sh VLMOE [KILLS] [SEED]
+#     test_resume.sh VLMOE [KILLS] [RANKS] [SEED]
 #
 # Kills fall at random moments: by the clock, while a training state is being written, a
-# little after a step.  Every restart has other workers, lanes and threads.
+# little after a step.  Every restart has other workers, lanes and threads, and writes its
+# states beside the training or between steps.
 source tests/train/tiny/tiny.sh
 
 kills=${2:-6}
-seed=${3:-$((SRANDOM % 30000))}
+ranks=${3:-1}
+seed=${4:-$((SRANDOM % 30000))}
 RANDOM=$seed
-echo "seed $seed, $kills kills"
+echo "seed $seed, $kills kills, $ranks ranks"
 
 tiny_setup
 head -c 300 tests/data/image/base_444.jpg >"$tiny/data/broken.jpg"
 echo "half a picture" >"$tiny/data/broken.txt"
-law=(train.steps=$((12 + 2 * kills)) checkpoint.every=3 data.hold_out=9 eval.every=5
+law=(--ranks "$ranks" train.steps=$((12 + 2 * kills)) checkpoint.every=3 data.hold_out=9 eval.every=5
     eval.rows=2 sample.every=4 sample.count=2 sample.tokens=3 moe.bias_rate=0.01 memory.recompute=decoder.act)
 variant=(
-    "data.workers=0"
+    "data.workers=0 checkpoint.async=false"
     "data.workers=1"
     "data.workers=3 data.ahead=1"
     "device.single_lane=true"
-    "device.threads=2"
+    "device.threads=2 checkpoint.async=false"
     "data.workers=3 device.threads=2 device.single_lane=true"
 )
 
@@ -91,8 +93,8 @@ echo "$killed kills, $torn of them while a state was written, $((number + 1)) ru
 # SIGTERM and SIGINT: the step is finished, the state saved, the next run goes on.
 for signal in TERM INT; do
     name=$signal
-    "$vlmoe" train "$tiny/recipe.yaml" run.name=$name run.log=info train.steps=1000000 \
-        optim.schedule=constant data.workers=2 >"$tiny/$name.log" 2>&1 &
+    "$vlmoe" train "$tiny/recipe.yaml" --ranks "$ranks" run.name=$name run.log=info \
+        train.steps=1000000 checkpoint.every=1 optim.schedule=constant data.workers=2 >"$tiny/$name.log" 2>&1 &
     process=$!
     while kill -0 $process 2>/dev/null && [ "$(lines $name)" -lt 3 ]; do :; done
     kill -$signal $process
@@ -101,10 +103,10 @@ for signal in TERM INT; do
     steps=$(lines $name)
     [ $code -eq 0 ] || tiny_fail "SIG$signal: exit code $code"
     holds "$tiny/$name.log" "stopped by a signal after step $steps"
-    [ "$(ls "$tiny/runs/$name/checkpoints")" = "step-$steps" ] ||
+    [ "$(ls -v "$tiny/runs/$name/checkpoints" | tail -n 1)" = "step-$steps" ] ||
         tiny_fail "SIG$signal: states: $(ls "$tiny/runs/$name/checkpoints"), metrics: $steps"
     [ -d "$tiny/runs/$name/model" ] && tiny_fail "SIG$signal: an unfinished model was exported"
-    more=(train.steps=$((steps + 4)) optim.schedule=constant)
+    more=(--ranks "$ranks" train.steps=$((steps + 4)) optim.schedule=constant)
     train_well $name run.log=info "${more[@]}"
     holds "$tiny/$name.log" "resumed from $tiny/runs/$name/checkpoints/step-$steps"
     train_well "whole$name" "${more[@]}"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test_train_layouts.sh - eight layouts train as one rank does, and each goes on from what
+# test_train_layouts.sh - ten layouts train as one rank does, and each goes on from what
 # another one saved; what ends one rank ends all.
 #
 #     test_train_layouts.sh VLMOE [all]
@@ -13,16 +13,18 @@ tiny_setup
 # else the order of samples would follow from where the temporary folder is.
 law=(batch.rows=4 train.steps=6 checkpoint.every=3 checkpoint.keep=0 checkpoint.export=false
     optim.epsilon=1e-4 moe.z_coef=0.01 data.sources.0.name=tiny)
-ranks=(4 4 4 2 4 2 8 8)
+ranks=(4 4 4 2 4 2 8 8 4 7)
 layout=(
-    "parallel.shard=parameters parallel.prefetch=2"
+    "parallel.shard=parameters parallel.prefetch=2 parallel.weave=true"
     "parallel.shard=gradients parallel.reduce=last parallel.replicate=2"
     "parallel.tp=2 parallel.shard=optimizer"
     "parallel.cp=2 parallel.cp_ring=true memory.recompute=decoder.*"
     "parallel.ep=2 parallel.etp=2 moe.dispatcher=allgather"
     "parallel.pp=2 parallel.zero_bubble=true"
-    "parallel.pp=2 parallel.tp=2 parallel.ep=4 parallel.reduce=last"
-    "parallel.cp=2 parallel.tp=2 parallel.ep=4 parallel.keep_weights=true"
+    "parallel.pp=2 parallel.tp=2 parallel.ep=4 parallel.reduce=last moe.overlap_shared=true"
+    "parallel.cp=2 parallel.tp=2 parallel.ep=4 parallel.keep_weights=true parallel.delay_weights=true"
+    "parallel.pp=4 parallel.stages=V,2,1,H"             # more stages than decoder layers
+    "parallel.pp=7"                                     # as many as there can be
 )
 
 # near NAME KEY MOST FROM: one rank's figures within MOST, and its samples, from step FROM on
@@ -72,19 +74,23 @@ for i in "${!layout[@]}"; do
     judge "$i" 1
 done
 goes_on 0 one
+goes_on 7 one
 for i in "${!layout[@]}"; do
     for j in "${!layout[@]}"; do
         [ "$i" -ne "$j" ] || continue
-        [ "${2:-}" = all ] || [ "$j" -eq $(((i + 7) % 8)) ] || continue
+        [ "${2:-}" = all ] || [ "$j" -eq $(((i + 9) % 10)) ] || continue
         goes_on "$i" "$j"
     done
 done
+ranks+=(1) layout+=("")            # and one rank from eight
+goes_on 10 7
 echo "$resumed resumed; worst: $(for key in "${!worst[@]}"; do
     printf '%s %s ' "$key" "${worst[$key]}"; done)"
-[ $resumed -eq "$([ "${2:-}" = all ] && echo 57 || echo 9)" ] ||
+[ $resumed -eq "$([ "${2:-}" = all ] && echo 93 || echo 13)" ] ||
     tiny_fail "$resumed resumed"
 
-# A late sample that is longer than a row: one rank meets it, all end, one tells.
+# A late sample that is longer than a row: one rank meets it, all end, one tells; a state
+# that is being written meanwhile gets finished.
 mkdir "$tiny/long"
 cp "$tiny"/data/* "$tiny/long"
 cp tests/data/image/base_444.jpg "$tiny/long/z-last.jpg"
@@ -93,7 +99,7 @@ for i in 0 2 6; do
     # shellcheck disable=SC2086
     timeout 60 "$vlmoe" train "$tiny/recipe.yaml" run.name="long$i" --ranks "${ranks[i]}" \
         "${law[@]}" ${layout[i]} train.steps=100 data.sources.0.path="$tiny/long" \
-        data.shuffle=false data.too_long=error data.window=1 checkpoint.every=0 \
+        data.shuffle=false data.too_long=error data.window=1 checkpoint.every=1 \
         >"$tiny/long$i.log" 2>&1
     code=$?
     [ $code -eq 3 ] || tiny_fail "too long in layout $i: exit code $code"
@@ -102,6 +108,9 @@ for i in 0 2 6; do
         tiny_fail "layout $i told otherwise: $(tail -n 5 "$tiny/long$i.log")"
     [ "$(metric "$tiny/runs/long$i/metrics.jsonl" step | wc -l)" -ge 2 ] ||
         tiny_fail "layout $i ended before that sample was met"
+    last=$(metric "$tiny/runs/long$i/metrics.jsonl" step | tail -n 1)
+    [ "$(ls -A "$tiny/runs/long$i/checkpoints" | sort -V | tail -n 1)" = "step-$last" ] ||
+        tiny_fail "layout $i did not finish writing the state of step $last"
 done
 
 tiny_end

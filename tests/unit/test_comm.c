@@ -108,6 +108,24 @@ static const enum dtype dtypes[] = {
     DTYPE_F32, DTYPE_F64, DTYPE_I32, DTYPE_I64, DTYPE_BF16,
 };
 
+/* Of bf16 the sum in group order, in f32 and never rounded, plus beta old. */
+static bool wide_sum(struct rank *r, const struct comm *c, char *const *big, int64_t n,
+                     float beta)
+{
+    float *out = arena_room(&r->arena, sizeof *out * (size_t)n);
+    float *expected = arena_room(&r->arena, sizeof *out * (size_t)n);
+    for (int64_t i = 0; i < n; i++) {
+        float sum = GET_bf16(big[0], c->rank * n + i);
+        for (int k = 1; k < c->size; k++)
+            sum += GET_bf16(big[k], c->rank * n + i);
+        out[i] = beta == 0 ? NAN : 0.37f * (float)i;
+        expected[i] = beta == 0 ? sum : sum + beta * out[i];
+    }
+    TRY(comm_reduce_wide(c, big[c->rank], beta, out, n));
+    EXPECT(!memcmp(out, expected, sizeof *out * (size_t)n));
+    return true;
+}
+
 static bool one_round(struct rank *r, const struct comm *c, uint64_t round)
 {
     static const int64_t sizes[] = {0, 1, 2, 7, 33, 1024, 2500};
@@ -144,6 +162,9 @@ static bool one_round(struct rank *r, const struct comm *c, uint64_t round)
     naive(d, big, size, c->rank * n, n, false, beta, expected);
     TRY(comm_reduce_scatter(c, d, own_big, beta, out, n));
     EXPECT(!memcmp(out, expected, part));
+
+    if (d == DTYPE_BF16)
+        TRY(wide_sum(r, c, big, n, beta));
 
     memcpy(out, own_big, part * (size_t)size);  /* bits of the scatter, for everyone */
     TRY(comm_all_reduce(c, d, out, n * size));
@@ -599,6 +620,50 @@ static bool nothing(struct rank *r, void *arg)
     return true;
 }
 
+/* Round k: member k fails, and from round 3 on member 5 too; the first one is heard. */
+static bool agree(struct rank *r, void *arg)
+{
+    struct comm c = all_of(r, 0);
+    (void)arg;
+    for (int k = 0; k < r->ranks; k++) {
+        bool ok = r->rank != k && (k < 3 || r->rank != 5);
+        EXPECT(comm_agree(&c, true));
+        if (!ok) {
+            fail("round %d: member %d has no room", k, r->rank);
+            fail_kind(FAULT_CHECKPOINT);
+        }
+        EXPECT(!comm_agree(&c, ok));
+        EXPECT(fail_fault() == FAULT_CHECKPOINT);
+        char says[64];
+        snprintf(says, sizeof says, "round %d: member %d has no room", k, k);
+        EXPECT(!strcmp(fail_message(), says));
+    }
+    EXPECT(comm_agree(&c, true));
+    return true;
+}
+
+static bool nobody_agrees(struct rank *r, void *arg)
+{
+    struct comm c = all_of(r, 0);
+    (void)arg;
+    if (r->rank == 1)
+        return fail("gone") || fail_kind(FAULT_DATA);
+    EXPECT(!comm_agree(&c, true));
+    EXPECT(fail_fault() == FAULT_RANK);
+    return false;
+}
+
+static void test_agree(void **state)
+{
+    (void)state;
+    const int me = 0;
+    const struct comm self = comm_self("alone", &me);
+    assert_ok(world_run(6, 0, agree, NULL));
+    assert_ok(comm_agree(&self, true));
+    assert_fails(comm_agree(&self, fail("no room")), "no room");
+    assert_fails(world_run(3, 0, nobody_agrees, NULL), "rank 1: gone");
+}
+
 static void test_world_size(void **state)
 {
     (void)state;
@@ -629,6 +694,7 @@ static void test_dry(void **state)
     assert_ok(comm_all_gather(&c, DTYPE_F32, NULL, NULL, 100));
     assert_ok(comm_all_gather(&c, DTYPE_BF16, NULL, NULL, 100));
     assert_ok(comm_reduce_scatter(&c, DTYPE_F32, NULL, 1, NULL, 100));
+    assert_ok(comm_reduce_wide(&c, NULL, 1, NULL, 100));
     assert_ok(comm_all_reduce(&c, DTYPE_F32, NULL, 800));
     assert_ok(comm_all_to_all(&c, DTYPE_F32, NULL, NULL, 100));
     assert_ok(comm_all_to_all_counts(&c, DTYPE_F32, NULL, in, NULL, out));
@@ -644,6 +710,7 @@ static void test_dry(void **state)
     /* 7 pieces arrive; the 4 from outside once a node, shared by its 4 members */
     is_bytes(t.bytes[COMM_ALL_GATHER], 6 * 400 + 6 * 200, 400 + 200);
     is_bytes(t.bytes[COMM_REDUCE_SCATTER], 6 * 400, 400);
+    is_bytes(t.bytes[COMM_REDUCE_WIDE], 6 * 200, 200);
     is_bytes(t.bytes[COMM_ALL_REDUCE], 2 * 6 * 400, 2 * 400);
     is_bytes(t.bytes[COMM_ALL_TO_ALL], 3 * 400, 4 * 400);
     is_bytes(t.bytes[COMM_ALL_TO_ALL_COUNTS], 4 * (50 + 70 + 80), 4 * 100);
@@ -677,6 +744,7 @@ int main(void)
         cmocka_unit_test(test_a_rank_that_ends_early),
         cmocka_unit_test(test_a_rank_that_hangs),
         cmocka_unit_test(test_other_calls_are_named),
+        cmocka_unit_test(test_agree),
         cmocka_unit_test(test_world_size),
         cmocka_unit_test(test_dry),
     };

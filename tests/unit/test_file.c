@@ -120,6 +120,38 @@ static void test_folders(void **state)
     assert_ok(folder_remove(outside));
 }
 
+static void test_places(void **state)
+{
+    (void)state;
+    struct arena a = arena_make("test");
+    char *folder = check_folder(&a), *path = path_join(&a, folder, "x"), is[16];
+    struct file f;
+    assert_ok(file_make(path, 10, &f));
+    assert_ok(file_write_at(&f, "cd", 2, 7));
+    assert_ok(file_write_at(&f, "ab", 2, 1));
+    assert_ok(file_sync(&f, true));
+    assert_int_equal(file_size(path), 10);
+    assert_ok(file_open(path, false, &f));
+    assert_ok(file_read_at(&f, is, 10, 0));
+    assert_memory_equal(is, "\0ab\0\0\0\0cd\0", 10);
+    assert_ok(file_read_at(&f, is, 0, 99));
+    assert_fails(file_read_at(&f, is, 3, 8), "x: it ends at byte 10, expected 1 more");
+    assert_fails(file_write_at(&f, "z", 1, 0), path);           /* opened to read */
+    file_close(&f);
+    assert_ok(file_open(path, true, &f));
+    assert_ok(file_write_at(&f, "efg", 3, 9));                  /* and grows */
+    assert_fails(file_sync(&f, fail("as before")), "as before");
+    assert_int_equal(file_size(path), 12);
+    assert_ok(file_make(path, 3, &f));                          /* anew */
+    assert_ok(file_sync(&f, true));
+    assert_int_equal(file_size(path), 3);
+    assert_fails(file_open(path_join(&a, folder, "y"), true, &f), "open");
+    assert_fails(file_make(folder, 1, &f), "create");
+    assert_fails(file_make("/dev/full", 1, &f), "enlarge /dev/full");
+    assert_ok(folder_remove(folder));
+    arena_free(&a);
+}
+
 static void test_join(void **state)
 {
     struct arena *a = *state;
@@ -274,7 +306,7 @@ int main(void)
         cmocka_unit_test(test_files_of_unknown_size),
         cmocka_unit_test(test_failures_name_the_path),
         cmocka_unit_test(test_folders),
-        cmocka_unit_test(test_join),
+        cmocka_unit_test(test_places), cmocka_unit_test(test_join),
         cmocka_unit_test(test_replace_survives_kill),
         cmocka_unit_test(test_replace_keeps_the_old_file_on_failure),
         cmocka_unit_test(test_concurrent_writers_do_not_mix),

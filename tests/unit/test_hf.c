@@ -5,6 +5,7 @@
 #include "base/random.h"
 #include "base/text.h"
 #include "checkpoint/hf.h"
+#include "parallel/world.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -14,13 +15,21 @@ enum { E = 2, R = 4, C = 6, V = 7 };    /* experts, rows, columns, vocabulary */
 
 /* A model of four parameters, the experts' swapped on disk. */
 static const struct param params[] = {
-    {.name = "model.language_model.embed_tokens.weight", .ndim = 2, .dim = {V, R}},
+    {.name = "model.language_model.embed_tokens.weight", .ndim = 2, .dim = {V, R},
+     .box = {2, {V, R}, {0}, {V, R}}},
     {.name = "model.language_model.layers.0.mlp.experts.gate_up_proj", .ndim = 3,
-     .dim = {E, R, C}, .transposed = true},
-    {.name = "model.language_model.norm.weight", .ndim = 1, .dim = {R}},
-    {.name = "lm_head.weight", .ndim = 2, .dim = {V, R}},
+     .dim = {E, R, C}, .transposed = true, .box = {3, {E, C, R}, {0}, {E, C, R}}},
+    {.name = "model.language_model.norm.weight", .ndim = 1, .dim = {R},
+     .box = {1, {R}, {0}, {R}}},
+    {.name = "lm_head.weight", .ndim = 2, .dim = {V, R},
+     .box = {2, {V, R}, {0}, {V, R}}},
 };
 enum { TABLE, EXPERTS, NORM, HEAD, PARAMS };
+
+static const struct stretch all[PARAMS] = {
+    {0, V * R}, {0, E * R * C}, {0, R}, {0, V * R}};
+static const struct stretch nothing;
+static const int me;
 
 /* Values that bf16 and f16 hold exactly. */
 static float value(int param, int64_t i)
@@ -105,7 +114,7 @@ static void check(const char *folder)
     for (int p = 0; p < PARAMS; p++) {
         int64_t count = param_disk_count(&params[p]);
         float *x = NEW(&a, float, count);
-        assert_ok(hf_load(&f, &params[p], x));
+        assert_ok(hf_load(&f, &params[p], all[p], x));
         for (int64_t i = 0; i < count; i++) {
             int64_t e = i / (R * C), r = i / C % R, c = i % C;  /* of the disk */
             float is = p == EXPERTS ? x[(e * C + c) * R + r] : x[i];
@@ -235,12 +244,12 @@ static void test_missing_and_wrong(void **state)
     assert_fails(hf_check(&f, many, 2), "lacks 2 of 2 tensors: p0, p1");
     assert_null(strstr(fail_message(), "..."));
     assert_ok(hf_check(&f, &many[4], 1));
-    assert_fails(hf_load(&f, &many[0], x), "no tensor 'p0'");
+    assert_fails(hf_load(&f, &many[0], nothing, x), "no tensor 'p0'");
     assert_int_equal(fail_fault(), FAULT_CHECKPOINT);
     many[4].dim[0] = 4;
     assert_fails(hf_check(&f, &many[4], 1),
                  "'p4' is F32 [3], the config wants F32 [4]");
-    assert_fails(hf_load(&f, &many[4], x), "'p4' is F32 [3]");
+    assert_fails(hf_load(&f, &many[4], nothing, x), "'p4' is F32 [3]");
     many[4] = (struct param){.name = "p4", .ndim = 2, .dim = {3, 1}};
     assert_fails(hf_check(&f, &many[4], 1), "wants F32 [3, 1]");
     hf_close(&f);
@@ -250,7 +259,7 @@ static void test_missing_and_wrong(void **state)
     assert_ok(hf_open(&a, folder, &f));
     assert_fails(hf_check(&f, &many[4], 1),
                  "is I32 [3], the config wants F32 [3] of a");
-    assert_fails(hf_load(&f, &many[4], x), "is I32 [3]");
+    assert_fails(hf_load(&f, &many[4], nothing, x), "is I32 [3]");
     hf_close(&f);
     text_write(folder, "model.safetensors", "12345678abcdefgh");
     assert_fails(opens(folder), "model.safetensors");
@@ -292,42 +301,26 @@ static void test_tied(void **state)
     arena_free(&a);
 }
 
-static void test_transposition(void **state)
-{
-    (void)state;
-    enum { B = 3, ROWS = 37, COLS = 70 };               /* no multiples of a tile */
-    static float from[B * ROWS * COLS], to[B * ROWS * COLS], back[B * ROWS * COLS];
-    struct param p = {.name = "x", .ndim = 3, .dim = {B, ROWS, COLS},
-                      .transposed = true};
-    for (int i = 0; i < COUNT(from); i++)
-        from[i] = (float)i;
-    param_from_disk(&p, from, to);
-    for (int b = 0; b < B; b++)
-        for (int r = 0; r < ROWS; r++)
-            for (int c = 0; c < COLS; c++)
-                assert_true(to[(b * COLS + c) * ROWS + r] ==
-                            from[(b * ROWS + r) * COLS + c]);
-    param_to_disk(&p, to, back);
-    assert_memory_equal(back, from, sizeof from);
-    p.transposed = false;
-    param_from_disk(&p, from, to);
-    assert_memory_equal(to, from, sizeof from);
-    param_to_disk(&p, from, back);
-    assert_memory_equal(back, from, sizeof from);
-}
-
 /* ---- writing ---- */
 
-static bool get_from_folder(void *folder, int64_t param, float *to)
+static bool get_from_folder(void *folder, int64_t param, struct stretch part, float *to)
 {
-    return hf_load(folder, &params[param], to);
+    return hf_load(folder, &params[param], part, to);
 }
 
-static bool get_nothing(void *arg, int64_t param, float *to)
+/* None of the param that arg says. */
+static bool get_nothing(void *arg, int64_t param, struct stretch part, float *to)
 {
-    (void)arg;
-    (void)to;
-    return param != NORM || fail("no weights today");
+    (void)part, (void)to;
+    return param != *(const int *)arg || fail("no weights today");
+}
+
+/* By one rank. */
+static bool save(const char *folder, const char *from, const struct hf_weights *w,
+                 enum dtype d, int64_t most)
+{
+    const struct comm alone = comm_self("alone", &me);
+    return hf_save(&alone, folder, from, w, d, most);
 }
 
 /* from -> folder, parameter by parameter. */
@@ -338,8 +331,8 @@ static bool copy_as(const char *from, const char *folder, enum dtype d, bool ret
     struct hf_folder f;
     assert_ok(hf_open(&a, from, &f));
     struct hf_weights w = {.get = get_from_folder, .arg = &f, .param = params,
-                           .count = PARAMS, .retype = retype};
-    bool ok = hf_save(folder, from, &w, d, shard);
+                           .part = all, .count = PARAMS, .retype = retype};
+    bool ok = save(folder, from, &w, d, shard);
     hf_close(&f);
     arena_free(&a);
     return ok;
@@ -379,6 +372,96 @@ static void test_round_trip(void **state)
     assert_int_equal(hf_find(&f, "extra.table")->dtype, DTYPE_U8);
     hf_close(&f);
     check(two);
+    assert_ok(folder_remove(from));
+    assert_ok(folder_remove(to));
+    arena_free(&a);
+}
+
+/* Ranks with a share each write the bytes that one rank writes.  The experts are cut in
+ * all dims, the others into stretches. */
+struct cut { int parts[3], ways; };
+struct ranks_case { const char *from, *to; const struct cut *cut; int lacks; };
+
+static struct box cut_box(const struct box *whole, const struct cut *cut, int at)
+{
+    struct box b = *whole;
+    for (int d = b.ndim - 1; d >= 0; d--) {
+        b.size[d] = b.dim[d] / cut->parts[d];
+        b.from[d] = at % cut->parts[d] * b.size[d];
+        at /= cut->parts[d];
+    }
+    return b;
+}
+
+struct share { struct param param[PARAMS]; struct hf_folder f; };
+
+static bool get_share(void *arg, int64_t param, struct stretch part, float *to)
+{
+    const struct share *s = arg;
+    return hf_load(&s->f, &s->param[param], part, to);
+}
+
+static bool rank_save(struct rank *r, void *arg)
+{
+    const struct ranks_case *c = arg;
+    struct share s;
+    struct stretch part[PARAMS];
+    int *member = NEW(&r->arena, int, r->ranks);
+    for (int i = 0; i < r->ranks; i++)
+        member[i] = i;
+    const struct comm world = world_comm(r, "world", member, r->ranks, 0);
+    for (int i = 0; i < PARAMS; i++) {
+        int ways = i == EXPERTS ? c->cut->ways : r->ranks;
+        s.param[i] = params[i];
+        if (i == EXPERTS)
+            s.param[i].box = cut_box(&params[i].box, c->cut, r->rank / ways);
+        struct flat f = flat_make(box_count(&s.param[i].box), ways, 1);
+        part[i] = flat_part(&f, r->rank % ways, 0, f.count);
+    }
+    if (!hf_open(&r->arena, c->from, &s.f))
+        return false;
+    int experts = EXPERTS;
+    struct hf_weights w = {.get = get_share, .arg = &s, .param = s.param, .part = part,
+                           .count = PARAMS};
+    if (r->rank == c->lacks) {
+        w.get = get_nothing;
+        w.arg = &experts;
+    }
+    bool ok = hf_save(&world, c->to, c->from, &w, DTYPE_F32, 100);
+    hf_close(&s.f);
+    return ok;
+}
+
+static void test_ranks(void **state)
+{
+    (void)state;
+    static const struct cut cuts[] = {
+        {{1, 1, 1}, 2}, {{2, 1, 1}, 1}, {{1, 3, 1}, 1}, {{1, 1, 4}, 1}, {{2, 3, 2}, 1},
+        {{1, 1, 1}, 5}, {{2, 1, 2}, 3}, {{1, 2, 1}, 7},
+    };
+    struct arena a = arena_make("test");
+    char *from = source_make(&a), *to = check_folder(&a), *x = path_join(&a, to, "x");
+    char *one = path_join(&a, to, "one");
+    assert_ok(copy_as(from, one, DTYPE_F32, false, 100));
+    for (int i = 0; i < COUNT(cuts); i++) {
+        const struct cut *cut = &cuts[i];
+        struct ranks_case c = {from, x, cut, -1};
+        int ranks = cut->parts[0] * cut->parts[1] * cut->parts[2] * cut->ways;
+        assert_ok(world_run(ranks, 0, rank_save, &c));
+        const char *files = names(&a, one);
+        assert_string_equal(names(&a, x), files);
+        char **name;
+        int count = text_split(&a, files, " ", &name);
+        assert_true(count > 5);                 /* several weight files */
+        for (int k = 0; k < count; k++)
+            assert_true(same_file(one, x, name[k]));
+        check(x);
+        c.lacks = ranks / 2;                    /* one fails: all do, nothing changes */
+        assert_fails(world_run(ranks, 0, rank_save, &c), "no weights today");
+        assert_int_equal(fail_fault(), FAULT_CHECKPOINT);
+        assert_string_equal(names(&a, to), "one x");
+        check(x);
+    }
     assert_ok(folder_remove(from));
     assert_ok(folder_remove(to));
     arena_free(&a);
@@ -457,9 +540,9 @@ static void test_places(void **state)
     struct hf_folder f;
     assert_ok(hf_open(&a, x, &f));
     struct hf_weights w = {.get = get_from_folder, .arg = &f, .param = params,
-                           .count = PARAMS};
+                           .part = all, .count = PARAMS};
     char *y = path_join(&a, to, "y");
-    assert_ok(hf_save(y, from, &w, DTYPE_BF16, 1 << 20));
+    assert_ok(save(y, from, &w, DTYPE_BF16, 1 << 20));
     hf_close(&f);
     check(y);
     assert_ok(hf_open(&a, y, &f));
@@ -482,8 +565,8 @@ static void test_what_is_not_carried(void **state)
     struct hf_folder f, g;
     assert_ok(hf_open(&a, from, &f));
     struct hf_weights w = {.get = get_from_folder, .arg = &f, .param = params,
-                           .count = HEAD};
-    assert_ok(hf_save(x, from, &w, DTYPE_F32, 1 << 20));
+                           .part = all, .count = HEAD};
+    assert_ok(save(x, from, &w, DTYPE_F32, 1 << 20));
     assert_ok(hf_open(&a, x, &g));
     assert_null(hf_find(&g, "lm_head.weight"));
     assert_non_null(hf_find(&g, "extra.table"));
@@ -492,7 +575,7 @@ static void test_what_is_not_carried(void **state)
     struct disk_tensor t = disk(&a, NORM, DTYPE_F32);
     t.dtype = DTYPE_I32;
     file_write(old, "model.safetensors", &t, 1);
-    assert_ok(hf_save(x, old, &w, DTYPE_BF16, 1 << 20));
+    assert_ok(save(x, old, &w, DTYPE_BF16, 1 << 20));
     hf_close(&f);
     assert_ok(hf_open(&a, x, &g));
     assert_int_equal(hf_find(&g, params[NORM].name)->dtype, DTYPE_BF16);
@@ -511,8 +594,10 @@ static void test_failures(void **state)
     char *from = source_make(&a), *to = check_folder(&a), *x = path_join(&a, to, "x");
     assert_ok(copy_as(from, x, DTYPE_F32, false, 1 << 20));
 
-    struct hf_weights none = {.get = get_nothing, .param = params, .count = PARAMS};
-    assert_fails(hf_save(x, from, &none, DTYPE_F32, 1), "no weights today");
+    int norm = NORM;
+    struct hf_weights none = {.get = get_nothing, .arg = &norm, .param = params,
+                              .part = all, .count = PARAMS};
+    assert_fails(save(x, from, &none, DTYPE_F32, 1), "no weights today");
     assert_int_equal(fail_fault(), FAULT_CHECKPOINT);
     assert_string_equal(names(&a, to), "x");
     check(x);
@@ -534,7 +619,7 @@ static void test_failures(void **state)
     assert_fails(copy_as(from, path_join(&a, file, "y"), DTYPE_F32, false, 1), file);
     assert_fails(copy_as(from, file, DTYPE_F32, false, 1), "config.json");
     assert_fails(copy_as(from, "/proc/y", DTYPE_F32, false, 1), "/proc/y");
-    assert_fails(hf_save(x, path_join(&a, to, "none"), &none, DTYPE_F32, 1), "none");
+    assert_fails(save(x, path_join(&a, to, "none"), &none, DTYPE_F32, 1), "none");
     assert_string_equal(names(&a, to), "x");
     check(x);
 
@@ -557,7 +642,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_single),        cmocka_unit_test(test_sharded),
         cmocka_unit_test(test_missing_and_wrong), cmocka_unit_test(test_tied),
-        cmocka_unit_test(test_transposition), cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_round_trip),    cmocka_unit_test(test_ranks),
         cmocka_unit_test(test_shards),        cmocka_unit_test(test_places),
         cmocka_unit_test(test_what_is_not_carried), cmocka_unit_test(test_failures),
     };

@@ -171,6 +171,14 @@ static void test_spellings(void **state)
     assert_ok(read(with_text(&a, "rope_scaling", "{\"type\":\"default\","
                              "\"mrope_section\":[24,20,20],\"rope_theta\":7}"), &new));
     assert_true(new.decoder.theta == 7);
+    /* a shared expert beside the routed ones, as Qwen2-MoE writes it */
+    assert_int_equal(old.decoder.shared_hidden, 0);
+    assert_ok(read(with_text(&a, "shared_expert_intermediate_size", "512"), &new));
+    assert_int_equal(new.decoder.shared_hidden, 512);
+    new.decoder.shared_hidden = 0;
+    assert_memory_equal(&old, &new, sizeof old);
+    assert_fails(read(with_text(&a, "shared_expert_intermediate_size", "-1"), &new),
+                 "text_config.shared_expert_intermediate_size is -1, expected a whole");
     arena_free(&a);
 }
 

@@ -202,7 +202,7 @@ static void test_refusals(void **state)
     const struct mesh_limits m = {
         .heads = 8, .groups = 4, .hidden = 96, .vocabulary = 1000, .vision_heads = 4,
         .vision_hidden = 64, .merger_hidden = 128, .experts = 12, .expert_hidden = 48,
-        .layers = 6, .chunks = 2, .tokens = 96,
+        .pieces = 6, .chunks = 2, .tokens = 96,
     };
     const struct mesh_limits heads = {.heads = 8};
     refused((struct layout){.world = 24, .tp = 3}, &heads,
@@ -212,9 +212,13 @@ static void test_refusals(void **state)
     refused((struct layout){.world = 24, .tp = 4},
             &(struct mesh_limits){.heads = 12, .groups = 6},
             "tp 4 does not divide 6 key/value heads; legal tp: 1 2 3 6 12 (nearest 3)");
+    refused((struct layout){.world = 8, .tp = 8},
+            &(struct mesh_limits){.heads = 8, .shared_hidden = 12},
+            "tp 8 does not divide 12 hidden columns of the shared expert; legal tp: 1 "
+            "2 4 (nearest 4)");
     refused((struct layout){.world = 24, .pp = 4}, &m,
-            "pp 4 x 2 chunks are more stages than 6 layers; legal pp: 1 2 3 (nearest "
-            "3)");
+            "pp 4 x 2 chunks are more stages than the 6 pieces the model can be cut "
+            "into; legal pp: 1 2 3 (nearest 3)");
     refused((struct layout){.world = 24, .pp = 5}, NULL,
             "pp 5 does not divide 24 ranks; legal pp: 1 2 3 4 6 8 12 24 (nearest 4)");
     refused((struct layout){.world = 24, .pp = 3, .tp = 3}, NULL,
@@ -245,7 +249,7 @@ static void test_refusals(void **state)
     refused((struct layout){.world = 4, .cp = -1}, NULL, "cp -1 is outside 1 to 4");
     refused((struct layout){.world = 0}, NULL, "0 ranks, expected 1 to");
     refused((struct layout){.world = 4, .node = -8}, NULL, "-8 ranks a node");
-    refused((struct layout){.world = 2, .pp = 1}, &(struct mesh_limits){.layers = 1,
+    refused((struct layout){.world = 2, .pp = 1}, &(struct mesh_limits){.pieces = 1,
             .chunks = 2}, "no pp is legal here");
     for (int64_t tokens = 1; tokens < 64; tokens++) {   /* two zig-zag parts a rank */
         struct mesh_limits row = {.tokens = tokens};
@@ -269,7 +273,7 @@ static void test_nearest_is_legal(void **state)
     for (int i = 0; i < 3000; i++) {
         struct mesh_limits m = {
             .heads = 4 * pick(4), .groups = pick(4), .experts = 4 * pick(8),
-            .expert_hidden = 8 * pick(4), .layers = pick(12), .chunks = 1,
+            .expert_hidden = 8 * pick(4), .pieces = pick(12), .chunks = 1,
             .tokens = 48 * pick(8),
         };
         struct layout l = {.world = 12 * pick(4), .pp = pick(4), .tp = pick(6),

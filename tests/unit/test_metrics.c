@@ -21,7 +21,9 @@ static struct metrics sample(int64_t step)
                    .dropped = 2, .shrunk = 3},
         .model_flops = 4e12, .hardware_flops = 6e12, .peak_bytes = 12345,
         .skipped_steps = 1, .bad_samples = 4, .epoch = 2,
-        .expert_load_max_over_mean = 1.5, .order_hash = 0xabc,
+        .expert_load_max_over_mean = 1.5,
+        .vision_load_max_over_mean = 1.125, .vision_load_unbalanced = 2.5,
+        .vision_crowded = 6, .order_hash = 0xabc,
     };
 }
 
@@ -53,7 +55,8 @@ static void test_fields(void **state)
         {"model_tflops_per_gpu", 4 * 4 / 2.0}, {"peak_bytes", 12345},
         {"skipped_steps", 1}, {"bad_samples", 4}, {"expert_load_max_over_mean", 1.5},
         {"z_loss", 0.125}, {"mock_samples", 1}, {"dropped_samples", 2},
-        {"shrunk_samples", 3}, {"epoch", 2},
+        {"shrunk_samples", 3}, {"epoch", 2}, {"vision_load_max_over_mean", 1.125},
+        {"vision_load_unbalanced", 2.5}, {"vision_crowded", 6},
     };
     for (int i = 0; i < COUNT(field); i++)
         if (fabs(number(j, field[i].key) - field[i].want) > 1e-9 * field[i].want)

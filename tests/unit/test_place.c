@@ -69,6 +69,28 @@ static void nothing_overlaps(void **state)
     }
 }
 
+/* Lists longer than placement remembers who left a place. */
+static void long_lists_too(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 4; seed++) {
+        struct arena a = arena_make("test");
+        struct plan *p = random_plan(&a, 50 + seed, 6000);
+        plan_place(p, 1);
+        int64_t tight = p->bytes;
+        plan_place(p, 1.5);
+        assert_true((double)p->bytes <= (double)tight * 1.5 + 1);
+        assert_true(p->bytes > tight);          /* it is used */
+        for (int64_t i = 0; i < p->nbuffer; i++)
+            for (int64_t k = 0; k < i; k++) {
+                const struct buffer *x = &p->buffer[i], *y = &p->buffer[k];
+                bool together = x->first <= y->last && y->first <= x->last;
+                assert_false(together && overlap(x, y));
+            }
+        arena_free(&a);
+    }
+}
+
 /* before[i][j]: step j is surely done when i begins, by waits and lanes alone. */
 static bool *closure(struct arena *a, const struct plan *p)
 {
@@ -182,6 +204,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_overlaps),
+        cmocka_unit_test(long_lists_too),
         cmocka_unit_test(waits_are_enough_and_no_more),
         cmocka_unit_test(owners_match_a_plain_array),
     };

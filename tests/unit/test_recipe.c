@@ -292,6 +292,7 @@ static void test_values_fit_together(void **state)
          "data.min_pixels 5000 is above data.max_pixels 4000"},
         {"optim.decay_steps", "91", "optim.warmup 10 + optim.decay_steps 91 exceed"},
         {"eval.every", "5", "eval.every is 5 but data.hold_out is 0"},
+        {"vision.balance", "none", "vision.capacity 1.5 with vision.balance none"},
         {"run.name", "", "run.name '' must be one folder's name"},
         {"run.name", "a/b", "run.name 'a/b' must be one"},
         {"run.name", "..", "run.name '..' must be one"},
@@ -304,6 +305,7 @@ static void test_values_fit_together(void **state)
         assert_ok(recipe_set(&r, "data.max_pixels", "4000"));
         assert_ok(recipe_set(&r, "optim.schedule", "wsd"));
         assert_ok(recipe_set(&r, "optim.warmup", "10"));
+        assert_ok(recipe_set(&r, "vision.capacity", "1.5"));
         assert_ok(recipe_check(&r));
         assert_ok(recipe_set(&r, bad[i][0], bad[i][1]));
         assert_fails(recipe_check(&r), bad[i][2]);
@@ -311,6 +313,45 @@ static void test_values_fit_together(void **state)
     struct recipe r;
     assert_ok(parse(&a, "model: {path: m}", &r));
     assert_fails(recipe_check(&r), "data.sources is empty");
+    arena_free(&a);
+}
+
+/* A setting that another one keeps from being read is refused, with its name; with the
+ * other set right it is taken, and at its default it never matters. */
+static void test_needs(void **state)
+{
+    (void)state;
+    static const struct { const char *key, *value, *other, *off, *on; } pair[] = {
+        {"data.bad_limit", "7", "data.bad", "fail", "skip"},
+        {"parallel.stages", "V,3H", "parallel.pp", "1", "2"},
+        {"parallel.chunks", "2", "parallel.pp", "1", "2"},
+        {"parallel.zero_bubble", "true", "parallel.pp", "1", "4"},
+        {"parallel.cp_ring", "true", "parallel.cp", "1", "2"},
+        {"parallel.replicate", "2", "parallel.shard", "none", "optimizer"},
+        {"parallel.reduce", "last", "parallel.shard", "optimizer", "gradients"},
+        {"parallel.prefetch", "0", "parallel.shard", "none", "optimizer"},
+        {"parallel.keep_weights", "true", "parallel.shard", "gradients", "parameters"},
+        {"moe.dispatcher", "allgather", "parallel.ep", "1", "2"},
+        {"moe.capacity", "1.5", "parallel.ep", "1", "2"},
+        {"optim.decay_steps", "5", "optim.schedule", "cosine", "wsd"},
+        {"optim.floor", "0.5", "optim.schedule", "constant", "cosine"},
+    };
+    struct arena a = arena_make("test");
+    const struct recipe_need *need;
+    struct recipe r;
+    assert_int_equal(recipe_needs(&need), COUNT(pair));
+    for (int i = 0; i < COUNT(pair); i++) {
+        assert_ok(parse(&a, least, &r));
+        assert_ok(recipe_set(&r, pair[i].other, pair[i].off));
+        assert_ok(recipe_check(&r));
+        assert_ok(recipe_set(&r, pair[i].key, pair[i].value));
+        assert_fails(recipe_check(&r), "means nothing without");
+        assert_non_null(strstr(fail_message(), pair[i].key));
+        assert_non_null(strstr(fail_message(), pair[i].other));
+        assert_int_equal(fail_fault(), FAULT_USAGE);
+        assert_ok(recipe_set(&r, pair[i].other, pair[i].on));
+        assert_ok(recipe_check(&r));
+    }
     arena_free(&a);
 }
 
@@ -378,7 +419,7 @@ int main(void)
         cmocka_unit_test(test_refused),   cmocka_unit_test(test_yaml),
         cmocka_unit_test(test_includes),  cmocka_unit_test(test_overrides),
         cmocka_unit_test(test_values_fit_together), cmocka_unit_test(test_fixed_point),
-        cmocka_unit_test(test_text_is_complete),
+        cmocka_unit_test(test_text_is_complete), cmocka_unit_test(test_needs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

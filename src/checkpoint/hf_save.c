@@ -1,0 +1,347 @@
+/* hf_save.c - a model folder is written by all ranks at once, each what it stores.
+ *
+ * Stands alone because the layout of the files is all that the ranks agree on: sizes
+ * and places follow from names, shapes and types, so nothing has to travel. */
+#include "checkpoint/hf_internal.h"
+
+#include "base/log.h"
+#include "base/text.h"
+#include "checkpoint/strips.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+
+static const char *const meta[] = {"format", "pt"};
+
+/* ---- what goes where ---- */
+
+struct saved {                          /* one tensor of the new folder */
+    struct disk_tensor head;
+    int64_t param;                      /* -1: carried through from the old folder */
+    int64_t file, at;                   /* and the byte of it where the data begin */
+};
+
+struct files {                          /* the new folder's weights */
+    int64_t tensors, count;
+    struct saved *saved;                /* by name, and so by file */
+    struct bytes *head;                 /* [count] how a file begins */
+    int64_t *bytes;                     /* [count] of data behind that */
+};
+
+static int by_saved_name(const void *a, const void *b)
+{
+    const struct saved *x = a, *y = b;
+    return strcmp(x->head.name, y->head.name);
+}
+
+/* What is written: the model's parameters and the old folder's unknown tensors, but no
+ * head that a tied model would then disagree with. */
+static int64_t saved_list(struct arena *a, const struct hf_folder *old,
+                          const struct hf_weights *w, enum dtype dtype,
+                          struct saved **out)
+{
+    struct saved *s = *out = NEW(a, struct saved, w->count + old->ntensor + 1);
+    const char **known = names_sorted(a, w->param, w->count);
+    int64_t n = 0;
+    for (int64_t i = 0; i < w->count; i++) {
+        const struct param *p = &w->param[i];
+        const struct disk_tensor *t = old->ntensor ? hf_find(old, p->name) : NULL;
+        bool keep = t && !w->retype && floating(t->dtype);
+        struct disk_tensor head = {.name = p->name, .dtype = keep ? t->dtype : dtype,
+                                   .ndim = p->ndim, .count = param_disk_count(p)};
+        memcpy(head.dim, p->dim, sizeof *p->dim * (size_t)p->ndim);
+        head.bytes = head.count * dtype_bytes(head.dtype);
+        s[n++] = (struct saved){.head = head, .param = i};
+    }
+    for (int64_t i = 0; i < old->ntensor; i++)
+        if (strcmp(old->tensor[i]->name, head_name) &&
+            !name_in(known, w->count, old->tensor[i]->name))
+            s[n++] = (struct saved){.head = *old->tensor[i], .param = -1};
+    qsort(s, (size_t)n, sizeof *s, by_saved_name);
+    return n;
+}
+
+/* A file ends before the tensor that would make it too large. */
+static struct files files_plan(struct arena *a, struct saved *s, int64_t tensors,
+                               int64_t most)
+{
+    struct files f = {.tensors = tensors, .saved = s, .count = 1,
+                      .bytes = NEW(a, int64_t, tensors + 1)};
+    for (int64_t i = 0; i < tensors; i++) {
+        int64_t *filled = &f.bytes[f.count - 1];
+        if (*filled && *filled + s[i].head.bytes > most)
+            filled = &f.bytes[f.count++];
+        s[i].file = f.count - 1;
+        s[i].at = *filled;
+        *filled += s[i].head.bytes;
+    }
+    return f;
+}
+
+static void heads_make(struct arena *a, struct files *f)
+{
+    struct disk_tensor *head = NEW(a, struct disk_tensor, f->tensors + 1);
+    f->head = NEW(a, struct bytes, f->count);
+    for (int64_t i = 0; i < f->tensors; i++)
+        head[i] = f->saved[i].head;
+    for (int64_t k = 0, first = 0, next = 0; k < f->count; k++, first = next) {
+        while (next < f->tensors && f->saved[next].file == k)
+            next++;
+        f->head[k] = safetensors_head(a, &head[first], next - first, meta, 1);
+    }
+}
+
+struct hf_outline hf_outline(const struct param *p, int64_t count, enum dtype dtype,
+                             int64_t file_bytes)
+{
+    struct arena a = arena_make("outline");
+    const struct hf_folder none = {0};
+    const struct hf_weights weights = {.param = p, .count = count};
+    struct saved *s;
+    int64_t tensors = saved_list(&a, &none, &weights, dtype, &s);
+    struct files f = files_plan(&a, s, tensors, file_bytes);
+    struct hf_outline out = {.files = f.count};
+    for (int64_t i = 0; i < f.count; i++) {
+        out.largest = MAX(out.largest, f.bytes[i]);
+        out.bytes += f.bytes[i];
+    }
+    arena_free(&a);
+    return out;
+}
+
+static char *file_name(struct arena *a, int64_t file, int64_t files)
+{
+    return files == 1 ? arena_copy(a, single_name, strlen(single_name))
+                      : arena_text(a, "model-%05d-of-%05d.safetensors", (int)file + 1,
+                                   (int)files);
+}
+
+/* ---- rank 0: everything but the parameters ---- */
+
+static bool index_save(struct arena *a, const char *folder, const struct files *f)
+{
+    json_t *map = json_object();
+    json_int_t total = 0;
+    for (int64_t i = 0; i < f->tensors; i++) {
+        const struct saved *s = &f->saved[i];
+        json_object_set_new(map, s->head.name,
+                            json_string(file_name(a, s->file, f->count)));
+        total += s->head.bytes;
+    }
+    json_t *all = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", total,
+                            "weight_map", map);
+    char *text = json_dumps(all, JSON_INDENT(2));
+    json_decref(all);
+    bool ok = file_replace(path_join(a, folder, index_name), text,
+                           (int64_t)strlen(text));
+    free(text);
+    return ok;
+}
+
+static bool is_weights(const char *name)
+{
+    return text_ends(name, ".safetensors") || !strcmp(name, index_name);
+}
+
+static bool others_copy(struct arena *a, const char *from, const char *to)
+{
+    char **name;
+    int64_t count;
+    if (!folder_list(a, from, &name, &count))
+        return false;
+    for (int64_t i = 0; i < count; i++) {
+        char *path = path_join(a, from, name[i]);
+        if (!is_weights(name[i]) && !folder_exists(path) &&
+            !file_copy(path, path_join(a, to, name[i])))
+            return false;
+    }
+    return true;
+}
+
+/* Every file, of its final size, with its head. */
+static bool files_make(struct arena *a, const char *folder, const struct files *f)
+{
+    for (int64_t i = 0; i < f->count; i++) {
+        struct file out;
+        const struct bytes *head = &f->head[i];
+        char *path = path_join(a, folder, file_name(a, i, f->count));
+        if (!file_make(path, head->size + f->bytes[i], &out) ||
+            !file_sync(&out, file_write_at(&out, head->at, head->size, 0)))
+            return false;
+    }
+    return f->count == 1 || index_save(a, folder, f);
+}
+
+/* May `folder` be replaced?  Not where it holds something else than a model. */
+static bool target_check(struct arena *a, const char *folder)
+{
+    char **name;
+    int64_t count;
+    if (!folder_exists(folder) || file_exists(path_join(a, folder, "config.json")))
+        return true;
+    if (!folder_list(a, folder, &name, &count))
+        return false;
+    return count == 0 || fail("checkpoint: %s is there and no model folder (it has no "
+                              "config.json); expected a new name", folder);
+}
+
+/* ---- every rank: its own elements ---- */
+
+struct outlet {                         /* what lies together is written together */
+    struct file file;
+    enum dtype dtype;
+    int64_t at, used;                   /* the buffer's bytes go there */
+    char *buffer;                       /* [HF_BUFFER] */
+};
+
+static bool outlet_flush(struct outlet *o)
+{
+    int64_t size = o->used;
+    o->used = 0;
+    return file_write_at(&o->file, o->buffer, size, o->at);
+}
+
+/* `count` numbers, `step` apart, to byte `at` of the file on. */
+static bool outlet_put(struct outlet *o, int64_t at, const float *from, int64_t step,
+                       int64_t count)
+{
+    enum { CHUNK = 2048 };
+    float row[CHUNK];
+    for (int64_t n; count > 0; count -= n, from += n * step) {
+        n = MIN(count, CHUNK);
+        int64_t size = n * dtype_bytes(o->dtype);
+        if ((at != o->at + o->used || o->used + size > HF_BUFFER) && !outlet_flush(o))
+            return false;
+        if (o->used == 0)
+            o->at = at;
+        for (int64_t i = 0; i < n && step != 1; i++)
+            row[i] = from[i * step];
+        dtype_from_f32(o->dtype, step == 1 ? from : row, o->buffer + o->used, n);
+        o->used += size;
+        at += size;
+    }
+    return true;
+}
+
+struct writer {
+    const struct files *files;
+    const struct hf_weights *weights;
+    struct outlet outlet;
+    float *slice;                       /* [HF_BUFFER bytes] */
+};
+
+/* A slice at a time; `at`: where the whole tensor begins. */
+static bool param_write(struct writer *w, const struct saved *s, int64_t at)
+{
+    enum { SLICE = HF_BUFFER / sizeof(float) };
+    const struct param *p = &w->weights->param[s->param];
+    struct stretch part = w->weights->part[s->param];
+    w->outlet.dtype = s->head.dtype;
+    for (int64_t from = part.from; from < part.to; from += SLICE) {
+        struct stretch slice = {from, MIN(from + SLICE, part.to)};
+        struct strips strips = strips_of(p, slice);
+        if (!w->weights->get(w->weights->arg, s->param, slice, w->slice))
+            return false;
+        for (struct strip x; strips_next(&strips, &x);)
+            if (!outlet_put(&w->outlet, at + x.disk * dtype_bytes(s->head.dtype),
+                            w->slice + x.memory, x.step, x.count))
+                return false;
+    }
+    return outlet_flush(&w->outlet);
+}
+
+static bool writes(const struct writer *w, const struct saved *s, bool leads)
+{
+    if (s->param < 0)
+        return leads;
+    const struct stretch *part = &w->weights->part[s->param];
+    return part->from < part->to;
+}
+
+/* Tensors [first, next) of one file, as far as they are this rank's. */
+static bool file_write(struct writer *w, const char *path, int64_t first, int64_t next,
+                       bool leads)
+{
+    while (first < next && !writes(w, &w->files->saved[first], leads))
+        first++;
+    if (first == next)
+        return true;
+    if (!file_open(path, true, &w->outlet.file))
+        return false;
+    bool ok = true;
+    for (int64_t i = first; i < next && ok; i++) {
+        const struct saved *s = &w->files->saved[i];
+        int64_t at = w->files->head[s->file].size + s->at;
+        if (writes(w, s, leads))
+            ok = s->param < 0 ? file_write_at(&w->outlet.file, s->head.data,
+                                              s->head.bytes, at)
+                              : param_write(w, s, at);
+    }
+    return file_sync(&w->outlet.file, ok);
+}
+
+static bool parts_write(struct arena *a, const char *folder, const struct files *f,
+                        const struct hf_weights *weights, bool leads)
+{
+    struct arena buffers = arena_make("export");
+    char *both = arena_room(&buffers, 2 * HF_BUFFER);   /* a second push would double */
+    struct writer w = {.files = f, .weights = weights, .outlet.buffer = both,
+                       .slice = (float *)(both + HF_BUFFER)};
+    bool ok = true;
+    for (int64_t k = 0, first = 0, next = 0; k < f->count && ok; k++, first = next) {
+        while (next < f->tensors && f->saved[next].file == k)
+            next++;
+        ok = file_write(&w, path_join(a, folder, file_name(a, k, f->count)), first,
+                        next, leads);
+    }
+    arena_free(&buffers);
+    return ok;
+}
+
+/* ---- all of it ---- */
+
+static bool folder_save(const struct comm *world, struct arena *a, const char *part,
+                        const char *path, const char *from, const struct files *f,
+                        const struct hf_weights *weights)
+{
+    bool leads = world->rank == 0;
+    bool ok = !leads || (folder_remove(part) && folder_make(part) &&
+                         others_copy(a, from, part) && files_make(a, part, f));
+    ok = comm_agree(world, ok);
+    ok = ok && comm_agree(world, parts_write(a, part, f, weights, leads));
+    if (ok && leads)
+        ok = folder_sync(part) && folder_replace(part, path);
+    if (!ok && leads) {
+        struct failure why;             /* a full disk keeps nothing of it */
+        fail_take(&why);
+        if (!folder_remove(part))
+            log_warn("checkpoint", "%s", fail_message());
+        fail_raise(&why);
+    }
+    return ok;
+}
+
+bool hf_save(const struct comm *world, const char *folder, const char *from,
+             const struct hf_weights *weights, enum dtype dtype, int64_t file_bytes)
+{
+    struct arena a = arena_make("checkpoint");
+    struct hf_folder old = {0};
+    size_t size = strlen(folder);
+    while (size > 1 && folder[size - 1] == '/')
+        size--;
+    char *path = arena_copy(&a, folder, size), *part = arena_text(&a, "%s.part", path);
+    bool ok = (world->rank > 0 || target_check(&a, path)) &&
+              (!hf_has_weights(from) || hf_open(&a, from, &old));
+    ok = comm_agree(world, ok);         /* nothing is written before that */
+    if (ok) {
+        struct saved *s;
+        int64_t tensors = saved_list(&a, &old, weights, dtype, &s);
+        struct files f = files_plan(&a, s, tensors, file_bytes);
+        heads_make(&a, &f);
+        ok = folder_save(world, &a, part, path, from, &f, weights);
+    }
+    hf_close(&old);
+    ok = comm_agree(world, ok || fail_kind(FAULT_CHECKPOINT));
+    arena_free(&a);
+    return ok;
+}

@@ -1,0 +1,30 @@
+/* strips.h - where the elements of a rank's part of a param lie in a model folder.
+ *
+ * Memory has the last two dims of experts swapped (param.transposed), boxes cut dims,
+ * and FSDP cuts boxes anywhere; a file is row after row of the whole tensor.  A strip
+ * is a run of elements that lie together there. */
+#ifndef CHECKPOINT_STRIPS_H
+#define CHECKPOINT_STRIPS_H
+
+#include "graph/graph.h"
+
+struct strip {
+    int64_t disk, count;                /* elements of the tensor as it is on disk */
+    int64_t memory, step;               /* the first one's place in the part; from each
+                                         * to the next there */
+};
+
+struct strips {                         /* an iteration */
+    const struct param *param;
+    struct stretch part;
+    int64_t at;                         /* not transposed: next element of the box */
+    int64_t row, end, column;           /* transposed: rows [row, end) of the box are a
+                                         * block of one matrix, next is this column */
+};
+
+/* Elements `part` of p->box. */
+struct strips strips_of(const struct param *p, struct stretch part);
+/* The next one; of a matrix in the order of the file. */
+bool strips_next(struct strips *s, struct strip *out);
+
+#endif

@@ -1,0 +1,178 @@
+/* test_search.c - vlmoe plan --search: what each candidate is said to do is what
+ * planning the whole of it says, and nothing is proposed that training would refuse. */
+#include "check.h"
+
+#include "base/text.h"
+#include "train/hardware.h"
+#include "train/outlook_search.h"
+
+#include <math.h>
+
+/* The quickstart on so many ranks of a machine with little memory and small nodes. */
+static void recipe_small(struct arena *a, const char *folder, double memory,
+                         const char *overrides, struct recipe *r)
+{
+    struct bytes h200;
+    char **word, *path = path_join(a, folder, "small.yaml");
+    assert_ok(file_read(a, "recipes/hardware/h200.yaml", 1 << 16, &h200));
+    struct text t = text_make(a);
+    for (const char *line = h200.at; *line; line = strchr(line, '\n') + 1) {
+        int n = (int)(strchr(line, '\n') - line);
+        bool other = text_starts(line, "memory:") || text_starts(line, "reserve:") ||
+                     text_starts(line, "node:");
+        if (!other)
+            text_add(&t, "%.*s\n", n, line);
+    }
+    text_add(&t, "memory: %g\nreserve: 0\nnode: 4\n", memory);
+    assert_ok(file_replace(path, t.at, t.size));
+    const char *all = arena_text(a, "sample.every=0;plan.hardware=%s;%s", path,
+                                 overrides);
+    int words = text_split(a, all, ";", &word);
+    assert_ok(recipe_read(a, "recipes/quickstart.yaml", (const char *const *)word,
+                          words, r));
+}
+
+static double whole_speed(const struct outlook *o)
+{
+    return o->tokens / o->seconds / o->crew.mesh.layout.world;
+}
+
+/* What the fate of a candidate claims, against an outlook of its whole recipe. */
+static void fate_holds(struct arena *a, const struct search *x,
+                       const struct candidate *c)
+{
+    const struct outlook_options plain = {.rank = -1};
+    struct outlook o;
+    struct recipe again;
+    if (c->fate > FATE_MEMORY)
+        return;
+    char *yaml = recipe_text_of(&c->recipe, a);
+    recipe_default(a, &again);
+    assert_ok(recipe_parse(&again, "taken", yaml, (int64_t)strlen(yaml)));
+    assert_ok(recipe_check(&again));
+    assert_int_equal(session_ranks(&again), x->world);
+    assert_ok(outlook_open(&o, &again, &plain));
+    int64_t need = o.stage[o.largest].need, lost = c == x->best ? 0 : x->have / 50;
+    if (c->fate == FATE_MEMORY ? need <= x->have : need > x->have + lost)
+        fail_msg("pp %d dp %d cp %d tp %d ep %d chunks %d, zero bubble %d, recompute "
+                 "%d: %lld bytes by %lld microbatches, %lld by a short plan, %lld are "
+                 "there", c->pp, c->dp, c->cp, c->tp, c->ep, c->chunks, c->zero_bubble,
+                 (int)c->recompute, (long long)need,
+                 (long long)again.batch_rows / c->dp, (long long)c->need,
+                 (long long)x->have);
+    if (c->fate == FATE_FITS)
+        assert_true(fabs(c->speed / whole_speed(&o) - 1) < 0.02);
+    if (c->fate == FATE_SLOWER) {
+        assert_true(whole_speed(&o) <= 1.001 * c->speed);
+        assert_true(c->speed < x->best->speed);
+    }
+    if (c->fate == FATE_FITS && c != x->best)
+        assert_true(c->speed <= 1.001 * x->best->speed);
+    outlook_close(&o);
+}
+
+static void candidates_are_what_they_say(void **state)
+{
+    (void)state;
+    static const struct { double memory; const char *overrides; } trial[] = {
+        {60e6, "parallel.ranks=8;batch.rows=32;parallel.cp_ring=true;parallel.cp=2"},
+        {66e6, "parallel.ranks=8;batch.rows=16;batch.tokens=1024;batch.patches=2048"},
+        {20e6, "parallel.ranks=8;batch.rows=16;batch.tokens=128;batch.patches=128"},
+    };
+    int fate[FATE_REFUSED + 1] = {0}, turn[5] = {0};
+    for (int i = 0; i < COUNT(trial); i++) {
+        struct arena a = arena_make("test");
+        char *folder = check_folder(&a);
+        struct recipe r;
+        struct search x;
+        recipe_small(&a, folder, trial[i].memory, trial[i].overrides, &r);
+        assert_ok(search_run(&x, &a, &r, &(struct outlook_options){.rank = -1}));
+        assert_non_null(x.best);
+        for (int64_t k = 0; k < x.count; k++) {
+            const struct candidate *c = x.at[k];
+            fate[c->fate]++;
+            turn[0] += c->cp > 1;
+            turn[1] += c->etp > 1;
+            turn[2] += c->chunks > 1;
+            turn[3] += c->zero_bubble;
+            turn[4] += c->replicate > 1;
+            fate_holds(&a, &x, c);
+            for (int64_t j = 0; j < k; j++)     /* nothing is tried twice */
+                assert_false(!memcmp(x.at[j], c, offsetof(struct candidate, fate)));
+        }
+        assert_ok(folder_remove(folder));
+        arena_free(&a);
+    }
+    for (int k = 0; k < COUNT(turn); k++)
+        assert_true(turn[k] > 0);
+    for (int k = 0; k < FATE_REFUSED; k++)
+        assert_true(fate[k] > 0);
+}
+
+static int64_t number_of(const char *text, const char *before)
+{
+    const char *at = strstr(text, before);
+    assert_non_null(at);
+    return strtoll(at + strlen(before), NULL, 10);
+}
+
+/* Every candidate is a line of its own, or one of a group with a reason. */
+static void every_candidate_is_accounted_for(void **state)
+{
+    (void)state;
+    struct arena a = arena_make("test");
+    char *folder = check_folder(&a), **line;
+    struct recipe r;
+    recipe_small(&a, folder, 60e6, "parallel.ranks=8;batch.rows=32", &r);
+    for (int explain = 0; explain < 2; explain++) {
+        struct text t = text_make(&a);
+        assert_ok(outlook_search(&r, &(struct outlook_options){
+            .rank = -1, .explain = explain}, &t));
+        int lines = text_split(&a, t.at, "\n", &line), wins = 0, alone = 0;
+        int64_t grouped = 0, all = number_of(line[0], "tokens a step; ");
+        for (int i = 2; i < lines; i++) {
+            bool group = strspn(line[i], " 0123456789") > 6;
+            wins += text_ends(line[i], "  wins");
+            alone += text_starts(line[i], "  pp") || text_starts(line[i], "* pp");
+            grouped += group ? strtoll(line[i], NULL, 10) : 0;
+            assert_true(!group || strstr(line[i], "slower") ||
+                        strstr(line[i], "do not fit") || strstr(line[i], "refused") ||
+                        strstr(line[i], "not planned"));
+        }
+        assert_int_equal(wins, 1);
+        assert_int_equal(alone + grouped, all);
+        assert_int_equal(grouped > 0, !explain);
+        assert_true(text_starts(line[lines - 1], "take: "));
+    }
+    assert_ok(folder_remove(folder));
+    arena_free(&a);
+}
+
+static void where_nothing_will_do_it_says_why(void **state)
+{
+    (void)state;
+    const struct outlook_options plain = {.rank = -1};
+    static const char *const one[] = {"parallel.ranks=1", "parallel.dp=0"};
+    struct arena a = arena_make("test");
+    char *folder = check_folder(&a);
+    struct recipe r;
+    struct text t = text_make(&a);
+    assert_ok(recipe_read(&a, "recipes/qwen3-vl-30b-a3b-8.yaml", one, 2, &r));
+    assert_fails(outlook_search(&r, &plain, &t), "none of");
+    assert_int_equal(fail_fault(), FAULT_MEMORY);
+    recipe_small(&a, folder, 60e6, "parallel.ranks=7;batch.rows=10", &r);
+    assert_fails(outlook_search(&r, &plain, &t), "is legal here; the first is refused");
+    assert_int_equal(fail_fault(), FAULT_USAGE);
+    assert_ok(folder_remove(folder));
+    arena_free(&a);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(candidates_are_what_they_say),
+        cmocka_unit_test(every_candidate_is_accounted_for),
+        cmocka_unit_test(where_nothing_will_do_it_says_why),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
