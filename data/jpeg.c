@@ -98,7 +98,7 @@ static void inks_to_rgb(const uint8_t *inks, int width, uint8_t *rgb)
 static void read_rows(struct reader *r)
 {
     struct jpeg_decompress_struct *lib = &r->lib;
-    uint8_t *inks = NULL;
+    uint8_t *rgb = arena_push(r->scratch, 3 * (size_t)lib->image_width), *inks = NULL;
     lib->out_color_space = JCS_RGB;
     if (lib->num_components == 4) {
         lib->out_color_space = JCS_CMYK;
@@ -106,12 +106,11 @@ static void read_rows(struct reader *r)
     }
     jpeg_start_decompress(lib);
     while (lib->output_scanline < lib->output_height) {
-        uint8_t *room = r->to->room(r->to);
-        JSAMPROW row = inks ? inks : room;
+        JSAMPROW row = inks ? inks : rgb;
         jpeg_read_scanlines(lib, &row, 1);
         if (inks)
-            inks_to_rgb(inks, (int)lib->output_width, room);
-        r->to->done(r->to);
+            inks_to_rgb(inks, (int)lib->output_width, rgb);
+        rows_give(r->to, rgb, (int)lib->output_width);
     }
     jpeg_finish_decompress(lib);
 }
