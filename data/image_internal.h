@@ -7,13 +7,17 @@
 
 #include "data/image.h"
 
-/* Takes an image row by row, top to bottom.  The giver writes 3 bytes a pixel where
- * room() says, where ROW_SLACK bytes more may be overwritten, and then calls done(). */
-enum { ROW_SLACK = 64 };
+/* Takes an image row by row, top to bottom.  The giver writes a row of red where room()
+ * says, green `plane` bytes behind it and blue behind that, where ROW_SLACK bytes more
+ * of each may be overwritten, and then calls done(). */
+enum { ROW_SLACK = 16 };
 struct rows {
     uint8_t *(*room)(struct rows *r);
     void (*done)(struct rows *r);
+    size_t plane;
 };
+/* A row whose pixels are three bytes each. */
+void rows_give(struct rows *to, const uint8_t *rgb, int width);
 
 struct image_header {
     int width, height;                  /* as stored, before any rotation */
@@ -44,7 +48,7 @@ int exif_orientation(const uint8_t *at, int64_t size);
  * orientations 5 to 8 with the stored width and height exchanged). */
 struct rows *rows_into_picture(struct arena *a, const struct picture *p,
                                int orientation);
-uint8_t *picture_room(struct arena *a, int width, int height);  /* with its slack */
+uint8_t *picture_room(struct arena *a, int width, int height);
 void rows_from_picture(const struct picture *p, struct rows *to);
 
 /* Rows of one size in, rows of another out to `to`; `to` itself for equal sizes. */

@@ -6,28 +6,39 @@ struct turner {
     int width;                          /* pixels of a stored row */
     uint8_t *at;                        /* where the next row's first pixel goes, */
     ptrdiff_t next_row, next_pixel;     /* and how to go on from there, in bytes */
-    uint8_t *line;                      /* a row as stored; NULL: written in place */
+    uint8_t *line;                      /* [3, plane]: a row as stored */
 };
+
+void rows_give(struct rows *to, const uint8_t *rgb, int width)
+{
+    uint8_t *restrict red = to->room(to);
+    uint8_t *restrict green = red + to->plane, *restrict blue = green + to->plane;
+    for (int x = 0; x < width; x++) {
+        red[x] = rgb[3 * x];
+        green[x] = rgb[3 * x + 1];
+        blue[x] = rgb[3 * x + 2];
+    }
+    to->done(to);
+}
 
 uint8_t *picture_room(struct arena *a, int width, int height)
 {
-    return arena_room(a, 3 * (size_t)width * (size_t)height + ROW_SLACK);
+    return arena_room(a, 3 * (size_t)width * (size_t)height);
 }
 
 static uint8_t *turner_room(struct rows *r)
 {
-    struct turner *t = (struct turner *)r;
-    return t->line ? t->line : t->at;
+    return ((struct turner *)r)->line;
 }
 
 static void turner_done(struct rows *r)
 {
     struct turner *t = (struct turner *)r;
-    if (t->line) {
-        uint8_t *to = t->at;
-        for (int x = 0; x < t->width; x++, to += t->next_pixel)
-            memcpy(to, t->line + 3 * x, 3);
-    }
+    const uint8_t *from = t->line;
+    uint8_t *to = t->at;
+    for (int x = 0; x < t->width; x++, from++, to += t->next_pixel)
+        for (int c = 0; c < 3; c++)
+            to[c] = from[(size_t)c * r->plane];
     t->at += t->next_row;
 }
 
@@ -55,23 +66,20 @@ struct rows *rows_into_picture(struct arena *a, const struct picture *p,
         down = -down;
     }
     struct turner *t = NEW(a, struct turner, 1);
+    int width = exchange ? p->height : p->width;
     *t = (struct turner){
-        .rows = {turner_room, turner_done},
-        .width = exchange ? p->height : p->width,
+        .rows = {turner_room, turner_done, (size_t)width + ROW_SLACK},
+        .width = width,
         .at = at,
         .next_row = exchange ? across : down,
         .next_pixel = exchange ? down : across,
     };
-    if (orientation != 1)
-        t->line = arena_push(a, 3 * (size_t)t->width + ROW_SLACK);
+    t->line = arena_push(a, 3 * t->rows.plane);
     return &t->rows;
 }
 
 void rows_from_picture(const struct picture *p, struct rows *to)
 {
-    size_t row_bytes = 3 * (size_t)p->width;
-    for (int y = 0; y < p->height; y++) {
-        memcpy(to->room(to), p->rgb + (size_t)y * row_bytes, row_bytes);
-        to->done(to);
-    }
+    for (int y = 0; y < p->height; y++)
+        rows_give(to, p->rgb + 3 * (size_t)y * (size_t)p->width, p->width);
 }

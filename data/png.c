@@ -123,15 +123,13 @@ static void read_image(struct reader *r)
                 png_read_row(lib, whole + (size_t)y * row_bytes, NULL);
     }
     uint8_t *line = arena_push(r->scratch, row_bytes);
+    uint8_t *clipped = arena_push(r->scratch, 3 * (size_t)width);
     for (int y = 0; y < height; y++) {
-        uint8_t *room = r->to->room(r->to);
-        uint8_t *row = whole ? whole + (size_t)y * row_bytes : clip ? line : room;
+        uint8_t *row = whole ? whole + (size_t)y * row_bytes : line;
         png_read_row(lib, row, NULL);
         if (clip)
-            clip_row(row, width, room);
-        else if (row != room)
-            memcpy(room, row, row_bytes);
-        r->to->done(r->to);
+            clip_row(row, width, clipped);
+        rows_give(r->to, clip ? clipped : row, width);
     }
     png_read_end(lib, NULL);
 }

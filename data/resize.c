@@ -2,23 +2,28 @@
  *
  * Both back-ends of the reference work in fixed point with 8 bits between the
  * horizontal and the vertical pass; they differ only in the number of fraction bits.
- * Weights are computed once per axis.  Rows come in strips of 16, which are transposed
- * so that both passes are one loop over 48 neighbours: no gathers, any taps. */
+ * Weights are computed once per axis.  Rows come in strips of LANES, which are turned,
+ * so that both passes are one loop over LANES neighbours: no gathers, any taps.  Two
+ * neighbours along the axis stand side by side and take their weights together. */
 #include "data/image_internal.h"
+#include "data/lanes.h"
 
 #include <math.h>
 
-enum { STRIP = 16, CHUNK = 3 * STRIP };
-_Static_assert((int)ROW_SLACK >= (int)CHUNK, "a row's last chunk ends in its slack");
+enum { STRIP = LANES, PAIRS = STRIP / 2 };
+_Static_assert((int)ROW_SLACK >= (int)LANES, "the last lanes end in the slack");
 
 /* ---- the weights of one axis ---- */
 
 struct axis {
-    int taps;                           /* the most that an output needs */
+    int outputs;
+    int room;                           /* weights of an output, at most: even */
     int bits;                           /* of fraction in a weight */
-    int *first, *count;                 /* [outputs]: the inputs it is made of */
-    int32_t *weight;                    /* [outputs, taps] */
+    int *first, *count;                 /* [outputs]: pairs of inputs it is made of */
+    int16_t *weight;                    /* [outputs, room] */
+    int16_t *high;                      /* the same, to be taken HIGH times; or NULL */
 };
+enum { HIGH_BITS = 11, HIGH = 1 << HIGH_BITS };         /* two halves hold PIL's */
 
 static double cubic(double x)
 {
@@ -44,77 +49,115 @@ static int fraction_bits(enum resize_rule rule, double largest)
     return bits;
 }
 
+/* A weight in 16 bits, or in two halves with the low one in -HIGH / 2 .. HIGH / 2. */
+static void weight_set(struct axis *x, int64_t at, int weight)
+{
+    int high = 0;
+    if (x->high) {
+        high = (weight + HIGH / 2) >> HIGH_BITS;
+        x->high[at] = (int16_t)high;
+    }
+    x->weight[at] = (int16_t)(weight - high * HIGH);
+}
+
 static struct axis axis_make(struct arena *a, int from, int to, enum resize_rule rule)
 {
     double scale = (double)from / to, spread = fmax(scale, 1), support = 2 * spread;
     int taps = (int)ceil(support) * 2 + 1;
     struct axis x = {
-        .taps = taps,
+        .outputs = to,
+        .room = (taps + 2) / 2 * 2,
         .first = NEW(a, int, to),
         .count = NEW(a, int, to),
-        .weight = NEW(a, int32_t, (int64_t)to * taps),
     };
-    double *exact = NEW(a, double, (int64_t)to * taps), largest = 0;
+    x.weight = NEW(a, int16_t, (int64_t)to * x.room);
+    if (rule == RESIZE_PIL)
+        x.high = NEW(a, int16_t, (int64_t)to * x.room);
+    double *exact = NEW(a, double, (int64_t)to * x.room), largest = 0;
     for (int i = 0; i < to; i++) {
         double center = (i + 0.5) * scale, sum = 0;
-        double *w = exact + (int64_t)i * taps;
         int first = MAX((int)(center - support + 0.5), 0);
         int count = MIN((int)(center + support + 0.5), from) - first;
+        double *w = exact + (int64_t)i * x.room + first % 2;
         for (int k = 0; k < count; k++)
             sum += w[k] = cubic((k + first - center + 0.5) * (1 / spread));
         for (int k = 0; k < count; k++)
             largest = fmax(largest, w[k] /= sum);
-        x.first[i] = first;
-        x.count[i] = count;
+        x.first[i] = first / 2;
+        x.count[i] = (first % 2 + count + 1) / 2;
     }
     x.bits = fraction_bits(rule, largest);
-    for (int64_t i = 0; i < (int64_t)to * taps; i++)
-        x.weight[i] = (int32_t)(exact[i] * (1 << x.bits) + copysign(0.5, exact[i]));
+    for (int64_t i = 0; i < (int64_t)to * x.room; i++)
+        weight_set(&x, i, (int)(exact[i] * (1 << x.bits) + copysign(0.5, exact[i])));
     return x;
 }
 
-/* to[i] = clamp(sum_k weight[k] from[k stride + i] / 2^bits), rounded; CHUNK values.
- * The time goes here.  Inputs are 32 bits wide already, so that the compiler has one
- * lane width to work with and keeps the sums in registers. */
-static inline void blend(const int32_t *restrict from, size_t stride,
-                         const int32_t *restrict weight, int count, int bits,
-                         uint8_t *restrict to)
+/* Output `at` of an axis for LANES neighbours: the sum of its inputs by weight over
+ * 2^bits, rounded and clamped.  `from` is at its first pair, pairs of neighbours lie
+ * side by side, and `stride` leads to the next pairs. */
+static inline void blend(const struct axis *x, int at, const int16_t *from,
+                         size_t stride, uint8_t *restrict to)
 {
-    int32_t sum[CHUNK];
-    for (int i = 0; i < CHUNK; i++)
-        sum[i] = 1 << (bits - 1);
-    for (int k = 0; k < count; k++, from += stride)
-        for (int i = 0; i < CHUNK; i++)
-            sum[i] += weight[k] * from[i];
-    for (int i = 0; i < CHUNK; i++)
-        sum[i] = MAX(MIN(sum[i] >> bits, 255), 0);
-    for (int i = 0; i < CHUNK; i++)
-        to[i] = (uint8_t)sum[i];
+    const int16_t *weight = x->weight + (int64_t)at * x->room;
+    LANES_I32 sum = {0};
+    sum += 1 << (x->bits - 1);
+    for (int k = 0; k < x->count[at]; k++)
+        lanes_add_pairs(&sum, from + (size_t)k * stride, weight + 2 * k);
+    if (x->high) {
+        const int16_t *high = x->high + (int64_t)at * x->room;
+        LANES_I32 more = {0};
+        for (int k = 0; k < x->count[at]; k++)
+            lanes_add_pairs(&more, from + (size_t)k * stride, high + 2 * k);
+        sum = (LANES_I32)((LANES_U32)sum + (LANES_U32)more * HIGH);
+    }
+    sum >>= x->bits;
+    lanes_clamp(&sum, to);
 }
 
-/* ---- 16 x 16 bytes, rows to columns ---- */
+/* ---- turning ---- */
 
-/* Interleaving the two halves four times moves the row's index below the column's. */
-static inline void transpose(const uint8_t *restrict from, size_t from_stride,
-                             int32_t *restrict to, size_t to_stride)
+/* Interleaving the halves four times moves the upper four bits of an index below the
+ * others. */
+static inline void interleave(uint16_t *restrict a, int n)
 {
-    enum { HALF = STRIP * STRIP / 2 };
-    uint8_t a[2 * HALF], b[2 * HALF];
-    for (int r = 0; r < STRIP; r++)
-        memcpy(a + r * STRIP, from + (size_t)r * from_stride, STRIP);
+    uint16_t b[STRIP * LANES];
     for (int round = 0; round < 2; round++) {
-        for (int i = 0; i < HALF; i++) {
+        for (int i = 0; i < n / 2; i++) {
             b[2 * i] = a[i];
-            b[2 * i + 1] = a[HALF + i];
+            b[2 * i + 1] = a[n / 2 + i];
         }
-        for (int i = 0; i < HALF; i++) {
+        for (int i = 0; i < n / 2; i++) {
             a[2 * i] = b[i];
-            a[2 * i + 1] = b[HALF + i];
+            a[2 * i + 1] = b[n / 2 + i];
         }
     }
+}
+
+static inline void widen(const uint16_t *restrict pairs, int n, int16_t *restrict to)
+{
+    const uint8_t *from = (const uint8_t *)pairs;
+    for (int i = 0; i < 2 * n; i++)
+        to[i] = from[i];
+}
+
+/* STRIP rows of LANES pairs to as many columns. */
+static void turn_in(const uint8_t *restrict from, size_t pitch, int16_t *restrict to)
+{
+    uint16_t a[STRIP * LANES];
     for (int r = 0; r < STRIP; r++)
-        for (int i = 0; i < STRIP; i++)
-            to[(size_t)r * to_stride + (size_t)i] = a[r * STRIP + i];
+        memcpy(a + r * LANES, from + (size_t)r * pitch, 2 * LANES);
+    interleave(a, STRIP * LANES);
+    widen(a, STRIP * LANES, to);
+}
+
+/* LANES columns of PAIRS pairs to as many rows. */
+static void turn_out(const uint8_t *restrict from, int16_t *restrict to, size_t pitch)
+{
+    uint16_t a[LANES * PAIRS];
+    memcpy(a, from, sizeof a);
+    interleave(a, LANES * PAIRS);
+    for (int r = 0; r < PAIRS; r++)
+        widen(a + r * LANES, LANES, to + (size_t)r * pitch);
 }
 
 /* ---- rows in, rows out ---- */
@@ -122,50 +165,64 @@ static inline void transpose(const uint8_t *restrict from, size_t from_stride,
 struct resizer {
     struct rows rows, *to;
     struct axis across, down;
-    int height, to_width, to_height;
+    int height;
     int seen, made;                     /* rows taken and given so far */
 
-    uint8_t *strip;                     /* [STRIP, strip_pitch]: rows as they come */
-    int32_t *turned;                    /* [strip_pitch, STRIP]: the same, by columns */
-    uint8_t *narrow;                    /* [pitch, STRIP]: after the horizontal pass */
-    size_t strip_pitch;                 /* bytes, a multiple of CHUNK; so is pitch */
+    uint8_t *strip;                     /* [3, STRIP, pitch]: rows as they come */
+    size_t pitch;                       /* a multiple of 2 LANES */
+    int16_t *turned;                    /* [pitch / 2, STRIP, 2]: a colour by columns */
+    uint8_t *narrow;                    /* [width, STRIP]: after the horizontal pass */
+    int width;                          /* of the result, in multiples of LANES */
 
-    int32_t *window;                    /* [window_room, pitch]: the rows that the */
-    size_t pitch;                       /*     vertical pass may still need, */
-    int window_room, window_first;      /*     from this input row on, */
-    int window_rows;                    /*     so many */
+    int16_t *window;                    /* [window_room, 3, width, 2]: pairs of rows */
+    int window_room, window_first;      /*     that the vertical pass may still need, */
+    int window_pairs;                   /*     from this one on, so many */
 };
+
+static size_t window_pitch(const struct resizer *r)
+{
+    return (size_t)(3 * r->width * 2);
+}
+
+/* Drops the pairs of rows that no output needs any more, when room is needed. */
+static void window_move(struct resizer *r)
+{
+    if (r->window_pairs + PAIRS <= r->window_room)
+        return;
+    int dead = MIN(r->down.first[r->made] - r->window_first, r->window_pairs);
+    r->window_first += dead;
+    r->window_pairs -= dead;
+    memmove(r->window, r->window + (size_t)dead * window_pitch(r),
+            (size_t)r->window_pairs * window_pitch(r) * sizeof *r->window);
+}
 
 static void pass_across(struct resizer *r, int rows)
 {
-    int dead = MIN(r->down.first[r->made] - r->window_first, r->window_rows);
-    if (r->window_rows + STRIP > r->window_room) {
-        r->window_first += dead;
-        r->window_rows -= dead;
-        memmove(r->window, r->window + (size_t)dead * r->pitch,
-                (size_t)r->window_rows * r->pitch * sizeof *r->window);
+    window_move(r);
+    for (int c = 0; c < 3; c++) {
+        const uint8_t *strip = r->strip + (size_t)c * r->rows.plane;
+        int16_t *to = r->window + (size_t)r->window_pairs * window_pitch(r) +
+                      (size_t)(c * r->width * 2);
+        for (size_t x = 0; x < r->pitch; x += 2 * LANES)
+            turn_in(strip + x, r->pitch, r->turned + x * STRIP);
+        for (int x = 0; x < r->across.outputs; x++)
+            blend(&r->across, x, r->turned + (size_t)r->across.first[x] * STRIP * 2,
+                  STRIP * 2, r->narrow + (size_t)x * STRIP);
+        for (int x = 0; x < r->width; x += LANES)
+            turn_out(r->narrow + (size_t)x * STRIP, to + 2 * x, window_pitch(r));
     }
-    for (size_t i = 0; i < r->strip_pitch; i += STRIP)
-        transpose(r->strip + i, r->strip_pitch, r->turned + i * STRIP, STRIP);
-    for (int x = 0; x < r->to_width; x++)
-        blend(r->turned + (size_t)r->across.first[x] * CHUNK, CHUNK,
-              r->across.weight + (size_t)x * (size_t)r->across.taps, r->across.count[x],
-              r->across.bits, r->narrow + (size_t)x * CHUNK);
-    int32_t *to = r->window + (size_t)r->window_rows * r->pitch;
-    for (size_t i = 0; i < r->pitch; i += STRIP)
-        transpose(r->narrow + i * STRIP, STRIP, to + i, r->pitch);
-    r->window_rows += rows;
+    r->window_pairs += (rows + 1) / 2;
 }
 
 static void pass_down(struct resizer *r)
 {
     int y = r->made;
-    const int32_t *from =
-        r->window + (size_t)(r->down.first[y] - r->window_first) * r->pitch;
+    const int16_t *from =
+        r->window + (size_t)(r->down.first[y] - r->window_first) * window_pitch(r);
     uint8_t *to = r->to->room(r->to);
-    for (size_t i = 0; i < r->pitch; i += CHUNK)
-        blend(from + i, r->pitch, r->down.weight + (size_t)y * (size_t)r->down.taps,
-              r->down.count[y], r->down.bits, to + i);
+    for (int c = 0; c < 3; c++, to += r->to->plane)
+        for (int x = 0; x < r->width; x += LANES, from += 2 * LANES)
+            blend(&r->down, y, from, window_pitch(r), to + x);
     r->to->done(r->to);
     r->made++;
 }
@@ -173,7 +230,7 @@ static void pass_down(struct resizer *r)
 static uint8_t *resizer_room(struct rows *rows)
 {
     struct resizer *r = (struct resizer *)rows;
-    return r->strip + (size_t)(r->seen % STRIP) * r->strip_pitch;
+    return r->strip + (size_t)(r->seen % STRIP) * r->pitch;
 }
 
 static void resizer_done(struct rows *rows)
@@ -183,14 +240,15 @@ static void resizer_done(struct rows *rows)
     if (r->seen % STRIP && r->seen < r->height)
         return;
     pass_across(r, (r->seen - 1) % STRIP + 1);
-    while (r->made < r->to_height && r->down.first[r->made] + r->down.count[r->made] <=
-                                         r->window_first + r->window_rows)
+    int there = r->window_first + r->window_pairs;
+    while (r->made < r->down.outputs &&
+           r->down.first[r->made] + r->down.count[r->made] <= there)
         pass_down(r);
 }
 
-static size_t chunks(int width)
+static int round_up(int n, int to)
 {
-    return (3 * (size_t)width + CHUNK - 1) / CHUNK * CHUNK;
+    return (n + to - 1) / to * to;
 }
 
 struct rows *rows_resized(struct arena *a, int width, int height, int to_width,
@@ -200,22 +258,21 @@ struct rows *rows_resized(struct arena *a, int width, int height, int to_width,
         return to;
     /* An axis that keeps its size gets the weight 1 for one input: the same bits. */
     struct resizer *r = NEW(a, struct resizer, 1);
+    size_t pitch = (size_t)round_up(width + ROW_SLACK, 2 * LANES);
     *r = (struct resizer){
-        .rows = {resizer_room, resizer_done},
+        .rows = {resizer_room, resizer_done, STRIP * pitch},
         .to = to,
         .across = axis_make(a, width, to_width, rule),
         .down = axis_make(a, height, to_height, rule),
         .height = height,
-        .to_width = to_width,
-        .to_height = to_height,
-        .strip_pitch = chunks(width),
-        .pitch = chunks(to_width),
+        .pitch = pitch,
+        .width = round_up(to_width, LANES),
     };
-    r->strip = arena_push(a, STRIP * r->strip_pitch + ROW_SLACK);
-    r->turned = NEW(a, int32_t, STRIP * r->strip_pitch);
-    r->narrow = arena_push(a, STRIP * r->pitch);
-    r->window_room = 2 * (r->down.taps + STRIP);
-    r->window = NEW(a, int32_t, (size_t)r->window_room * r->pitch);
+    r->strip = arena_push(a, 3 * STRIP * pitch);
+    r->turned = NEW(a, int16_t, pitch * STRIP);
+    r->narrow = arena_push(a, (size_t)r->width * STRIP);
+    r->window_room = r->down.room + 2 * PAIRS;
+    r->window = NEW(a, int16_t, (size_t)r->window_room * window_pitch(r));
     return &r->rows;
 }
 

@@ -4,7 +4,9 @@
 #include <stdarg.h>
 #include <stdlib.h>
 
-enum { ALIGN = 64, BLOCK = 1 << 16 };
+/* Blocks double up to a size that malloc keeps for the next arena instead of giving the
+ * pages back: faulting them in again costs more than decoding into them. */
+enum { ALIGN = 64, BLOCK = 1 << 16, MOST_BLOCK = 1 << 22 };
 
 struct arena_block {
     struct arena_block *older;
@@ -19,7 +21,7 @@ struct arena arena_make(const char *name)
 
 static void block_add(struct arena *a, size_t bytes)
 {
-    size_t size = a->block ? MIN(2 * a->block->size, (size_t)1 << 26) : BLOCK;
+    size_t size = a->block ? MIN(2 * a->block->size, (size_t)MOST_BLOCK) : BLOCK;
     size = MAX(size, bytes);
     struct arena_block *b = malloc(sizeof *b);
     char *at = b ? aligned_alloc(ALIGN, size) : NULL;
