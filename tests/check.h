@@ -14,6 +14,7 @@
     (print_error(__VA_ARGS__), print_error("\n"), _fail(__FILE__, __LINE__))
 
 #include "base/file.h"
+#include "base/text.h"
 
 #include <stdlib.h>
 
@@ -41,6 +42,18 @@ static inline char *check_folder(struct arena *a)
     char *path = path_join(a, parent && *parent ? parent : P_tmpdir, "vlmoe-XXXXXX");
     assert_non_null(mkdtemp(path));
     return path;
+}
+
+/* The names in a folder, joined. */
+static inline const char *check_names(struct arena *a, const char *folder)
+{
+    char **name;
+    int64_t count;
+    struct text t = text_make(a);
+    assert_ok(folder_list(a, folder, &name, &count));
+    for (int64_t i = 0; i < count; i++)
+        text_add(&t, "%s%s", i ? " " : "", name[i]);
+    return t.at;
 }
 
 /* Processor seconds of this program so far: what a limit on work is measured in, since

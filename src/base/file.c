@@ -1,6 +1,8 @@
 /* file.c - POSIX files and folders behind messages that name the path and the cause. */
 #include "base/file.h"
 
+#include "base/log.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -320,6 +322,15 @@ bool folder_remove(const char *path)
     if (stopped < 0)
         return fail("folder: remove %s: %s", path, strerror(errno));
     return stopped == 0;
+}
+
+void folder_abandon(const char *path)
+{
+    struct failure why;
+    fail_take(&why);
+    if (!folder_remove(path))
+        log_warn("folder", "%s", fail_message());
+    fail_raise(&why);
 }
 
 /* Afterwards `a` is what `b` was, and `b` what `a` was. */

@@ -33,6 +33,8 @@ MUST_USE bool file_copy(const char *from, const char *to);      /* bytes and fsy
 MUST_USE bool folder_make(const char *path);                    /* like mkdir -p */
 MUST_USE bool folder_sync(const char *path);                    /* fsync the folder */
 MUST_USE bool folder_remove(const char *path);                  /* like rm -rf */
+/* Removes what a failure left half made; the failure's message stays. */
+void folder_abandon(const char *path);
 /* `part`, written and synced, takes the place of `path` in one move; a folder that was
  * there is removed afterwards.  (A file system that cannot exchange two names moves the
  * old one aside first: a crash in between leaves both beside `path`.) */

@@ -4,7 +4,6 @@
  * and places follow from names, shapes and types, so nothing has to travel. */
 #include "checkpoint/hf_internal.h"
 
-#include "base/log.h"
 #include "base/text.h"
 #include "checkpoint/strips.h"
 
@@ -311,13 +310,8 @@ static bool folder_save(const struct comm *world, struct arena *a, const char *p
     ok = ok && comm_agree(world, parts_write(a, part, f, weights, leads));
     if (ok && leads)
         ok = folder_sync(part) && folder_replace(part, path);
-    if (!ok && leads) {
-        struct failure why;             /* a full disk keeps nothing of it */
-        fail_take(&why);
-        if (!folder_remove(part))
-            log_warn("checkpoint", "%s", fail_message());
-        fail_raise(&why);
-    }
+    if (!ok && leads)
+        folder_abandon(part);           /* a full disk keeps nothing of it */
     return ok;
 }
 

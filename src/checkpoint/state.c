@@ -178,13 +178,8 @@ static bool save(const struct comm *world, struct arena *a, const char *root,
         ok = part_finish(a, part, step, meta, content, world->size) &&
              folder_replace(part, step_path(a, root, step)) &&
              (keep <= 0 || others_remove(a, root, step, keep));
-    if (!ok && leads(world)) {
-        struct failure why;             /* a full disk keeps nothing of it */
-        fail_take(&why);
-        if (!folder_remove(part))
-            log_warn("checkpoint", "%s", fail_message());
-        fail_raise(&why);
-    }
+    if (!ok && leads(world))
+        folder_abandon(part);           /* a full disk keeps nothing of it */
     return ok;
 }
 

@@ -1,9 +1,6 @@
 /* test_image_bad.c - cut, forged, hostile and mislabelled images: one clear message
  * each, at once, and nothing read outside the file. */
-#include "data/image_files.h"
-
-
-#include <jpeglib.h>
+#include "data/jpeg_files.h"
 
 static const char *const sound[] = {
     "base_420.jpg", "progressive_420.jpg", "grey.jpg", "cmyk_adobe0.jpg", "exif6.jpg",
@@ -146,32 +143,19 @@ static struct bytes file_of_631_scans(struct arena *a)
     for (int k = 1; k < 64; k++)
         for (int low = BITS; low >= 0; low--)
             script[n++] = (jpeg_scan_info){1, {0}, k, k, low < BITS ? low + 1 : 0, low};
-    struct jpeg_compress_struct lib;
-    struct jpeg_error_mgr errors;
-    unsigned char *file = NULL;
-    unsigned long size = 0;
-    lib.err = jpeg_std_error(&errors);
-    jpeg_create_compress(&lib);
-    jpeg_mem_dest(&lib, &file, &size);
-    lib.image_width = lib.image_height = SIDE;
-    lib.input_components = 1;
-    lib.in_color_space = JCS_GRAYSCALE;
-    jpeg_set_defaults(&lib);
-    lib.scan_info = script;
-    lib.num_scans = n;
-    jpeg_start_compress(&lib, TRUE);
+    struct jpeg_file f;
+    jpeg_begin(&f, SIDE, SIDE, 1);
+    f.lib.scan_info = script;
+    f.lib.num_scans = n;
+    jpeg_start_compress(&f.lib, TRUE);
     for (int y = 0; y < SIDE; y++) {
         uint8_t line[SIDE];
         for (int x = 0; x < SIDE; x++)
             line[x] = (uint8_t)(x * y);
         JSAMPROW row = line;
-        jpeg_write_scanlines(&lib, &row, 1);
+        jpeg_write_scanlines(&f.lib, &row, 1);
     }
-    jpeg_finish_compress(&lib);
-    jpeg_destroy_compress(&lib);
-    struct bytes out = {arena_copy(a, file, size), (int64_t)size};
-    free(file);
-    return out;
+    return jpeg_end(a, &f);
 }
 
 static void scans_are_limited(void **state)

@@ -2,11 +2,10 @@
  *
  *     test_image_speed                     a progressive JPEG made here; a low bar
  *     test_image_speed FILE [MAX_PIXELS]   prints the images per second for a file */
-#include "data/image_files.h"
+#include "data/jpeg_files.h"
 
 #include "base/text.h"
 
-#include <jpeglib.h>
 #include <time.h>
 
 enum { WIDTH = 1600, HEIGHT = 1203, MAX_PIXELS = 802816, REPEATS = 12 };
@@ -31,21 +30,11 @@ static double images_per_second(struct bytes file, int64_t max_pixels)
 /* Soft shapes with some grain, about as hard to decode as a photo. */
 static struct bytes photo_make(struct arena *a)
 {
-    struct jpeg_compress_struct lib;
-    struct jpeg_error_mgr errors;
-    unsigned char *file = NULL;
-    unsigned long size = 0;
-    lib.err = jpeg_std_error(&errors);
-    jpeg_create_compress(&lib);
-    jpeg_mem_dest(&lib, &file, &size);
-    lib.image_width = WIDTH;
-    lib.image_height = HEIGHT;
-    lib.input_components = 3;
-    lib.in_color_space = JCS_RGB;
-    jpeg_set_defaults(&lib);
-    jpeg_set_quality(&lib, 85, TRUE);
-    jpeg_simple_progression(&lib);
-    jpeg_start_compress(&lib, TRUE);
+    struct jpeg_file f;
+    jpeg_begin(&f, WIDTH, HEIGHT, 3);
+    jpeg_set_quality(&f.lib, 85, TRUE);
+    jpeg_simple_progression(&f.lib);
+    jpeg_start_compress(&f.lib, TRUE);
     uint32_t grain = 1;
     static uint8_t line[3 * WIDTH];
     for (int y = 0; y < HEIGHT; y++) {
@@ -57,13 +46,9 @@ static struct bytes photo_make(struct arena *a)
             line[3 * x + 2] = (uint8_t)((x + 2 * y) / 25 + noise);
         }
         JSAMPROW row = line;
-        jpeg_write_scanlines(&lib, &row, 1);
+        jpeg_write_scanlines(&f.lib, &row, 1);
     }
-    jpeg_finish_compress(&lib);
-    jpeg_destroy_compress(&lib);
-    struct bytes out = {arena_copy(a, file, size), (int64_t)size};
-    free(file);
-    return out;
+    return jpeg_end(a, &f);
 }
 
 static void a_photo_is_no_bottleneck(void **state)

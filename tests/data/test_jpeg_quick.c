@@ -1,9 +1,7 @@
 /* test_jpeg_quick.c - the quick way through a JPEG: it takes the common kinds, gives
  * the library's bits, and never says anything else than the library does. */
-#include "data/image_files.h"
+#include "data/jpeg_files.h"
 #include "data/jpeg_quick.h"
-
-#include <jpeglib.h>
 
 /* ---- files made by the library ---- */
 
@@ -35,45 +33,31 @@ static uint8_t level_of(enum content content, int x, int y, int c)
 
 static struct bytes jpeg_made(struct arena *a, const struct kind *k)
 {
-    struct jpeg_compress_struct lib;
-    struct jpeg_error_mgr errors;
-    unsigned char *file = NULL;
-    unsigned long size = 0;
-    lib.err = jpeg_std_error(&errors);
-    jpeg_create_compress(&lib);
-    jpeg_mem_dest(&lib, &file, &size);
-    lib.image_width = (JDIMENSION)k->width;
-    lib.image_height = (JDIMENSION)k->height;
-    lib.input_components = k->parts;
-    lib.in_color_space = k->parts == 1 ? JCS_GRAYSCALE : JCS_RGB;
-    jpeg_set_defaults(&lib);
+    struct jpeg_file f;
+    jpeg_begin(&f, k->width, k->height, k->parts);
     if (k->rgb)
-        jpeg_set_colorspace(&lib, JCS_RGB);
-    jpeg_set_quality(&lib, k->quality, TRUE);
+        jpeg_set_colorspace(&f.lib, JCS_RGB);
+    jpeg_set_quality(&f.lib, k->quality, TRUE);
     if (k->progressive)
-        jpeg_simple_progression(&lib);
+        jpeg_simple_progression(&f.lib);
     if (k->script) {
-        lib.scan_info = k->script;
-        lib.num_scans = k->scans;
+        f.lib.scan_info = k->script;
+        f.lib.num_scans = k->scans;
     }
-    lib.optimize_coding = k->optimised;
-    lib.arith_code = k->arithmetic;
-    lib.restart_interval = (unsigned)k->interval;
-    lib.comp_info[0].h_samp_factor = k->h;
-    lib.comp_info[0].v_samp_factor = k->v;
-    jpeg_start_compress(&lib, TRUE);
+    f.lib.optimize_coding = k->optimised;
+    f.lib.arith_code = k->arithmetic;
+    f.lib.restart_interval = (unsigned)k->interval;
+    f.lib.comp_info[0].h_samp_factor = k->h;
+    f.lib.comp_info[0].v_samp_factor = k->v;
+    jpeg_start_compress(&f.lib, TRUE);
     uint8_t *line = arena_push(a, 3 * (size_t)k->width);
     for (int y = 0; y < k->height; y++) {
         for (int i = 0; i < k->parts * k->width; i++)
             line[i] = level_of(k->content, i / k->parts, y, i % k->parts);
         JSAMPROW row = line;
-        jpeg_write_scanlines(&lib, &row, 1);
+        jpeg_write_scanlines(&f.lib, &row, 1);
     }
-    jpeg_finish_compress(&lib);
-    jpeg_destroy_compress(&lib);
-    struct bytes out = {arena_copy(a, file, size), (int64_t)size};
-    free(file);
-    return out;
+    return jpeg_end(a, &f);
 }
 
 /* ---- both ways ---- */

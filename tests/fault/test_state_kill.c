@@ -157,17 +157,6 @@ int __wrap_renameat2(int a, const char *from, int b, const char *to, unsigned fl
 
 /* ---- killed at every operation ---- */
 
-static const char *names(struct arena *a, const char *folder)
-{
-    char **name;
-    int64_t count;
-    struct text t = text_make(a);
-    assert_ok(folder_list(a, folder, &name, &count));
-    for (int64_t i = 0; i < count; i++)
-        text_add(&t, "%s%s", i ? " " : "", name[i]);
-    return t.at;
-}
-
 /* A child that saves `step` and dies in operation `n`; false: it was done before. */
 static bool dies_saving(const char *root, int64_t step, long n)
 {
@@ -204,7 +193,8 @@ static long every_operation(int64_t step)
         assert_true(after >= had);              /* once it is there it is there */
         case_check(&two, root, after);
         if (!died)
-            assert_string_equal(names(&a, root), arena_text(&a, "step-%" PRId64, step));
+            assert_string_equal(check_names(&a, root),
+                                arena_text(&a, "step-%" PRId64, step));
         assert_ok(folder_remove(root));
     }
     arena_free(&a);
@@ -260,7 +250,8 @@ static void test_killed_at_any_moment(void **state)
     }
     assert_true(step > 0);                      /* some saves were finished */
     assert_ok(case_save(&two, root, step + 1, 1));
-    assert_string_equal(names(&a, root), arena_text(&a, "step-%" PRId64, step + 1));
+    assert_string_equal(check_names(&a, root),
+                        arena_text(&a, "step-%" PRId64, step + 1));
     assert_ok(folder_remove(root));
     arena_free(&a);
 }

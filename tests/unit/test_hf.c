@@ -136,17 +136,6 @@ static bool same_file(const char *one, const char *other, const char *name)
     return same;
 }
 
-static const char *names(struct arena *a, const char *folder)
-{
-    char **name;
-    int64_t count;
-    struct text t = text_make(a);
-    assert_ok(folder_list(a, folder, &name, &count));
-    for (int64_t i = 0; i < count; i++)
-        text_add(&t, "%s%s", i ? " " : "", name[i]);
-    return t.at;
-}
-
 /* ---- reading ---- */
 
 static void test_single(void **state)
@@ -345,7 +334,7 @@ static void test_round_trip(void **state)
     char *from = source_make(&a), *to = check_folder(&a);
     char *one = path_join(&a, to, "deep/one"), *two = path_join(&a, to, "two");
     assert_ok(copy_as(from, one, DTYPE_F32, false, 1 << 20));
-    assert_string_equal(names(&a, one),
+    assert_string_equal(check_names(&a, one),
                         "chat_template.jinja config.json model.safetensors "
                         "tokenizer.json");
     assert_true(same_file(from, one, "config.json"));
@@ -363,7 +352,7 @@ static void test_round_trip(void **state)
     hf_close(&f);
     assert_ok(copy_as(one, two, DTYPE_F32, false, 1 << 20));
     assert_true(same_file(one, two, "model.safetensors"));
-    assert_string_equal(names(&a, to), "deep two");     /* nothing left beside */
+    assert_string_equal(check_names(&a, to), "deep two");     /* nothing left beside */
 
     assert_ok(copy_as(one, two, DTYPE_BF16, true, 1 << 20));    /* over an older one */
     assert_ok(hf_open(&a, two, &f));
@@ -448,8 +437,8 @@ static void test_ranks(void **state)
         struct ranks_case c = {from, x, cut, -1};
         int ranks = cut->parts[0] * cut->parts[1] * cut->parts[2] * cut->ways;
         assert_ok(world_run(ranks, 0, rank_save, &c));
-        const char *files = names(&a, one);
-        assert_string_equal(names(&a, x), files);
+        const char *files = check_names(&a, one);
+        assert_string_equal(check_names(&a, x), files);
         char **name;
         int count = text_split(&a, files, " ", &name);
         assert_true(count > 5);                 /* several weight files */
@@ -459,7 +448,7 @@ static void test_ranks(void **state)
         c.lacks = ranks / 2;                    /* one fails: all do, nothing changes */
         assert_fails(world_run(ranks, 0, rank_save, &c), "no weights today");
         assert_int_equal(fail_fault(), FAULT_CHECKPOINT);
-        assert_string_equal(names(&a, to), "one x");
+        assert_string_equal(check_names(&a, to), "one x");
         check(x);
     }
     assert_ok(folder_remove(from));
@@ -528,13 +517,13 @@ static void test_places(void **state)
     struct arena a = arena_make("test");
     char *from = source_make(&a), *to = check_folder(&a), *x = path_join(&a, to, "x");
     assert_ok(copy_as(from, arena_text(&a, "%s//", x), DTYPE_F32, false, 1 << 20));
-    assert_string_equal(names(&a, to), "x");
+    assert_string_equal(check_names(&a, to), "x");
     check(x);
     assert_ok(copy_as(x, x, DTYPE_F32, false, 100));    /* the source is the target */
     check(x);
     assert_ok(copy_as(x, x, DTYPE_F32, false, 1 << 20));
     check(x);
-    assert_string_equal(names(&a, to), "x");
+    assert_string_equal(check_names(&a, to), "x");
     /* weights of a folder that had none take the type asked for */
     assert_ok(folder_remove(path_join(&a, from, "model.safetensors")));
     struct hf_folder f;
@@ -599,7 +588,7 @@ static void test_failures(void **state)
                               .part = all, .count = PARAMS};
     assert_fails(save(x, from, &none, DTYPE_F32, 1), "no weights today");
     assert_int_equal(fail_fault(), FAULT_CHECKPOINT);
-    assert_string_equal(names(&a, to), "x");
+    assert_string_equal(check_names(&a, to), "x");
     check(x);
 
     struct rlimit old, small;
@@ -612,7 +601,7 @@ static void test_failures(void **state)
         assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
         assert_false(ok);
         assert_non_null(strstr(fail_message(), "File too large"));
-        assert_string_equal(names(&a, to), "x");
+        assert_string_equal(check_names(&a, to), "x");
         check(x);
     }
     char *file = path_join(&a, x, "config.json");
@@ -620,14 +609,14 @@ static void test_failures(void **state)
     assert_fails(copy_as(from, file, DTYPE_F32, false, 1), "config.json");
     assert_fails(copy_as(from, "/proc/y", DTYPE_F32, false, 1), "/proc/y");
     assert_fails(save(x, path_join(&a, to, "none"), &none, DTYPE_F32, 1), "none");
-    assert_string_equal(names(&a, to), "x");
+    assert_string_equal(check_names(&a, to), "x");
     check(x);
 
     char *home = path_join(&a, to, "home");             /* not ours to replace */
     assert_ok(folder_make(home));
     text_write(home, "letter.txt", "dear");
     assert_fails(copy_as(from, home, DTYPE_F32, false, 1), "no model folder");
-    assert_string_equal(names(&a, home), "letter.txt");
+    assert_string_equal(check_names(&a, home), "letter.txt");
     assert_ok(folder_remove(path_join(&a, home, "letter.txt")));
     assert_ok(copy_as(from, home, DTYPE_F32, false, 1 << 20));  /* empty: welcome */
     check(home);

@@ -22,18 +22,6 @@ static int64_t newest(const char *root)
     return step;
 }
 
-/* The names in a folder, joined. */
-static const char *names(struct arena *a, const char *folder)
-{
-    char **name;
-    int64_t count;
-    struct text t = text_make(a);
-    assert_ok(folder_list(a, folder, &name, &count));
-    for (int64_t i = 0; i < count; i++)
-        text_add(&t, "%s%s", i ? " " : "", name[i]);
-    return t.at;
-}
-
 /* ---- from layout to layout ---- */
 
 static const struct case_layout layouts[] = {
@@ -51,7 +39,7 @@ static void test_any_layout_into_any_other(void **state)
         for (int k = 0; k < COUNT(layouts); k++)
             case_check(&layouts[k], root, i);
     }
-    assert_string_equal(names(&a, path_join(&a, root, "step-3")),
+    assert_string_equal(check_names(&a, path_join(&a, root, "step-3")),
                         "manifest.json rank-0.bin rank-1.bin rank-2.bin rank-3.bin "
                         "rank-4.bin rank-5.bin");
     assert_ok(folder_remove(root));
@@ -137,21 +125,21 @@ static void test_save_and_keep(void **state)
                                                        "runs/x/checkpoints");
     assert_int_equal(newest(root), -1);                 /* no folder, no state */
     save(root, 0, 2);
-    assert_string_equal(names(&a, root), "step-0");
+    assert_string_equal(check_names(&a, root), "step-0");
     case_check(&alone, root, 0);
     save(root, 9, 2);
     save(root, 10, 2);
-    assert_string_equal(names(&a, root), "step-10 step-9");
+    assert_string_equal(check_names(&a, root), "step-10 step-9");
     assert_int_equal(newest(root), 10);                 /* a number, not a text */
     save(root, 11, 0);
     save(root, 100, 0);
-    assert_string_equal(names(&a, root), "step-10 step-100 step-11 step-9");
+    assert_string_equal(check_names(&a, root), "step-10 step-100 step-11 step-9");
     save(root, 101, 3);
-    assert_string_equal(names(&a, root), "step-100 step-101 step-11");
+    assert_string_equal(check_names(&a, root), "step-100 step-101 step-11");
     assert_ok(case_save(&three, root, 102, 1));
-    assert_string_equal(names(&a, root), "step-102");
+    assert_string_equal(check_names(&a, root), "step-102");
     case_check(&alone, root, 102);
-    assert_string_equal(names(&a, path_join(&a, root, "step-102")),
+    assert_string_equal(check_names(&a, path_join(&a, root, "step-102")),
                         "manifest.json rank-0.bin rank-1.bin rank-2.bin");
     assert_ok(folder_remove(folder));
     arena_free(&a);
@@ -165,8 +153,8 @@ static void test_same_step_again(void **state)
     assert_ok(case_save(&three, root, 5, 0));
     save(root, 5, 2);                   /* in place of it, by fewer ranks */
     case_check(&three, root, 5);
-    assert_string_equal(names(&a, root), "step-5");
-    assert_string_equal(names(&a, path_join(&a, root, "step-5")),
+    assert_string_equal(check_names(&a, root), "step-5");
+    assert_string_equal(check_names(&a, path_join(&a, root, "step-5")),
                         "manifest.json rank-0.bin");
     assert_ok(folder_remove(root));
     arena_free(&a);
@@ -189,10 +177,10 @@ static void test_leftovers(void **state)
     assert_int_equal(newest(root), -1);
     save(root, 3, 1);
     assert_int_equal(newest(root), 3);
-    assert_string_equal(names(&a, root),
+    assert_string_equal(check_names(&a, root),
                         "notes step--5 step-0012 step-3 step-99999999999999999999 "
                         "step-x");
-    assert_string_equal(names(&a, path_join(&a, root, "step-3")),
+    assert_string_equal(check_names(&a, path_join(&a, root, "step-3")),
                         "manifest.json rank-0.bin");
     assert_ok(folder_remove(root));
     arena_free(&a);
@@ -208,16 +196,16 @@ static void test_torn_does_not_count(void **state)
     save(root, 2, 0);
     assert_ok(folder_make(path_join(&a, root, "step-50")));
     save(root, 3, 1);
-    assert_string_equal(names(&a, root), "step-3 step-50");
+    assert_string_equal(check_names(&a, root), "step-3 step-50");
     assert_int_equal(newest(root), 3);
     case_check(&alone, root, 3);
     save(root, 4, 2);
-    assert_string_equal(names(&a, root), "step-3 step-4 step-50");
+    assert_string_equal(check_names(&a, root), "step-3 step-4 step-50");
     save(root, 50, 2);                  /* takes its place */
-    assert_string_equal(names(&a, root), "step-4 step-50");
+    assert_string_equal(check_names(&a, root), "step-4 step-50");
     case_check(&alone, root, 50);
     save(root, 20, 1);                  /* what was just saved is never removed */
-    assert_string_equal(names(&a, root), "step-20");
+    assert_string_equal(check_names(&a, root), "step-20");
     assert_ok(folder_remove(root));
     arena_free(&a);
 }
@@ -373,11 +361,11 @@ static void test_full_disk(void **state)
         failed++;
         assert_non_null(strstr(fail_message(), "File too large"));
         assert_int_equal(fail_fault(), FAULT_CHECKPOINT);
-        assert_string_equal(names(&a, root), "step-1");
+        assert_string_equal(check_names(&a, root), "step-1");
         case_check(&three, root, 1);
     }
     assert_in_range(failed, 5, 19);     /* ranks' files, then the manifest */
-    assert_string_equal(names(&a, root), "step-2");
+    assert_string_equal(check_names(&a, root), "step-2");
     char *file = path_join(&a, root, "step-2/manifest.json");
     assert_fails(case_save(&three, file, 2, 1), file);          /* root is a file */
     assert_ok(folder_remove(root));
