@@ -33,7 +33,7 @@ struct jpeg_pixels {
     int most_v;
     int mcu_rows;
     int given;
-    struct plane plane[PARTS];
+    struct plane plane[JPEG_PARTS];
 };
 
 /* ---- the transform of LANES blocks ---- */

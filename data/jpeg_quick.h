@@ -17,7 +17,7 @@
 
 enum {
     SIDE = 8, AREA = SIDE * SIDE,       /* of a block */
-    PARTS = 3, TABLES = 4,
+    JPEG_PARTS = 3, TABLES = 4,
     UNKNOWN = -1,                       /* see jpeg_part.known */
 };
 
@@ -28,7 +28,8 @@ struct jpeg_frame {
     int width, height, parts;
     bool progressive;
     int interval;                       /* MCUs between restart markers; 0: none */
-    struct { int id, h, v; const uint16_t *quant; } part[PARTS];    /* natural order */
+    struct { int id, h, v; const uint16_t *quant; }   /* natural order */
+        part[JPEG_PARTS];
     struct { const uint8_t *counts, *symbols; } table[2][TABLES];   /* DC, AC; NULL */
 };
 
@@ -66,8 +67,8 @@ struct bits {
 
 struct jpeg_scan {
     int parts;
-    struct jpeg_part *part[PARTS];
-    const struct huffman *dc[PARTS], *ac[PARTS];
+    struct jpeg_part *part[JPEG_PARTS];
+    const struct huffman *dc[JPEG_PARTS], *ac[JPEG_PARTS];
     int first, last, high, low;         /* the band; bits known before, and after */
     bool progressive;
     int across, down;                   /* MCUs */
@@ -76,7 +77,7 @@ struct jpeg_scan {
     const uint8_t *at, *end;            /* of the file: the next segment */
     uint8_t *clean, *clean_end;         /* the current segment, without stuffed bytes */
     struct bits bits;
-    int before[PARTS];                  /* DC values */
+    int before[JPEG_PARTS];                  /* DC values */
     int run;                            /* blocks that have ended already */
     int left, restarts;                 /* MCUs of this segment; segments so far */
 };

@@ -10,7 +10,7 @@ enum {
 
 struct quick {
     const struct jpeg_frame *frame;
-    struct jpeg_part part[PARTS];
+    struct jpeg_part part[JPEG_PARTS];
     struct huffman table[2][TABLES];
     struct jpeg_scan scan;
     const uint8_t *at, *end;            /* of the file, between scans */
@@ -38,7 +38,7 @@ static bool frame_is_common(const struct jpeg_frame *f)
             if (f->part[i].id == f->part[j].id)
                 return false;
     }
-    return f->parts == 1 || f->parts == PARTS;
+    return f->parts == 1 || f->parts == JPEG_PARTS;
 }
 
 static bool tables_of_frame(struct quick *q)

@@ -29,10 +29,10 @@ struct hf_folder {                      /* all weight files of a folder, mapped 
     int64_t ntensor;
     const struct disk_tensor **tensor;  /* sorted by name */
 };
+bool hf_has_torch_weights(const char *folder);   /* pytorch_model*.bin: not read here */
 /* model.safetensors or, where that is not there, the files of
  * model.safetensors.index.json.  A folder without either has no weights: hf_has_weights
  * says so beforehand. */
-bool hf_has_torch_weights(const char *folder);   /* pytorch_model*.bin: not read here */
 bool hf_has_weights(const char *folder);
 MUST_USE bool hf_open(struct arena *a, const char *folder, struct hf_folder *out);
 void hf_close(struct hf_folder *f);

@@ -323,7 +323,8 @@ bool hf_save(const struct comm *world, const char *folder, const char *from,
     size_t size = strlen(folder);
     while (size > 1 && folder[size - 1] == '/')
         size--;
-    char *path = arena_copy(&a, folder, size), *part = arena_text(&a, "%s.part", path);
+    char *path = arena_copy(&a, folder, size);
+    char *part = arena_text(&a, "%s.vlmoe-part", path); /* nobody else's folder */
     bool ok = (world->rank > 0 || target_check(&a, path)) &&
               (!hf_has_weights(from) || hf_open(&a, from, &old));
     ok = comm_agree(world, ok);         /* nothing is written before that */

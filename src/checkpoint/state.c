@@ -176,10 +176,13 @@ static bool save(const struct comm *world, struct arena *a, const char *root,
                                    fail_kind(FAULT_RANK));
     if (ok && leads(world))
         ok = part_finish(a, part, step, meta, content, world->size) &&
-             folder_replace(part, step_path(a, root, step)) &&
-             (keep <= 0 || others_remove(a, root, step, keep));
+             folder_replace(part, step_path(a, root, step));
     if (!ok && leads(world))
         folder_abandon(part);           /* a full disk keeps nothing of it */
+    if (ok && leads(world) && keep > 0 && !others_remove(a, root, step, keep)) {
+        log_warn("checkpoint", "%s", fail_message());
+        fail_clear();                   /* the new state is there all the same */
+    }
     return ok;
 }
 

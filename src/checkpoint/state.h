@@ -31,7 +31,8 @@ int64_t state_piece_bytes(const struct state_piece *p);
 
 /* All members of `world` call it with what they write: together every tensor once.
  * `meta` is rank 0's JSON object as text.  Afterwards this step and the newest complete
- * others are kept, `keep` in all (0: all); the rest of the complete ones is removed.
+ * others are kept, `keep` in all (0: all); the rest of the complete ones is removed, or
+ * warned of where that cannot be.
  * Where one rank fails all do, alike, and nothing of the step is left. */
 MUST_USE bool state_save(const struct comm *world, const char *root, int64_t step,
                          const struct state_piece *piece, int64_t count,

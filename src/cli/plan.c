@@ -21,6 +21,11 @@ static bool run(struct arena *arena, int argc, char **argv)
     override_add(&a, "parallel.ranks", world);
     if (!recipe_open(&a, r))
         return false;
+    if (search && o.rank >= 0) {
+        fail("plan: --rank shows one rank of one layout, --search looks for layouts; "
+             "leave one of them out");
+        return fail_kind(FAULT_USAGE);
+    }
     bool ok = search ? outlook_search(r, &o, &t) : outlook(r, &o, &t);
     fputs(t.at, stdout);
     return ok;

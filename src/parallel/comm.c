@@ -122,7 +122,9 @@ bool comm_agree(const struct comm *c, bool ok)
     int64_t failed = ok ? 0 : c->size - c->rank;        /* the most: the first member */
     if (!ok)
         fail_take(&why);
-    if (!comm_max(c, DTYPE_I64, &failed, 1) ||
+    struct comm_call most = {.op = COMM_MAX, .dtype = DTYPE_I64, .count = 1,
+                             .in = &failed, .out = &failed, .patient = true};
+    if (!call(c, most) ||
         (failed && !comm_broadcast(c, DTYPE_U8, c->size - (int)failed, &why,
                                    sizeof why)))
         return ok ? fail_kind(FAULT_RANK) : fail_raise(&why);

@@ -37,6 +37,7 @@ struct comm_call {
     const int64_t *in_count, *out_count;
     int to, from;                       /* places in the group; root: from */
     int64_t tag;
+    bool patient;                       /* a late member is no lost one */
 };
 
 struct comm;

@@ -236,8 +236,10 @@ static bool enter(struct group *g, int own, const struct comm_call *call)
     while (g->begun == mine && why == WAIT_ON) {
         other = missing(g);
         why = sleep_once(g, own, other, &until);
-        if (why == WAIT_LATE && other < 0)
-            why = WAIT_ON;              /* who closed the group is about to say why */
+        if (why == WAIT_LATE && (other < 0 || call->patient)) {
+            why = WAIT_ON;              /* other -1: who closed it will say why */
+            until = deadline(g);
+        }
     }
     bool begun = g->begun != mine;
     g->closed |= !begun;

@@ -32,17 +32,22 @@ void world_lose(struct world *w, int teller, int lost_rank, const struct failure
     wake_all(w);
 }
 
+void world_leave(const struct rank *r)
+{
+    struct failure why;
+    fail_take(&why);
+    world_lose(r->world, r->rank, r->rank, &why);
+    fail_raise(&why);
+}
+
 static void rank_main(void *arg, int index)
 {
     struct crowd *c = arg;
     struct world *w = &c->world;
     log_rank(index);
     fail_clear();
-    if (!c->main(&c->rank[index], c->arg)) {
-        struct failure why;
-        fail_take(&why);
-        world_lose(w, index, index, &why);
-    }
+    if (!c->main(&c->rank[index], c->arg))
+        world_leave(&c->rank[index]);
     atomic_store(&w->ended[index], true);
     wake_all(w);
 }

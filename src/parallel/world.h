@@ -28,6 +28,9 @@ struct rank {
 MUST_USE bool world_run(int ranks, double patience,
                         bool (*main)(struct rank *r, void *arg), void *arg);
 
+/* This rank cannot go on, for the failure it keeps (which stays): all others wake. */
+void world_leave(const struct rank *r);
+
 /* This rank's end of the group `member` (ascending, itself included) on `lane`.
  * Members that name the same group and lane meet; nobody waits.  Lives as long as the
  * world; asking again gives the same. */

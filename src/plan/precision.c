@@ -58,7 +58,8 @@ static void masters_insert(struct plan *p, struct arena *a)
                     lists[k][j] += by[lists[k][j]];
     }
     for (int i = 0; i < p->mbs * p->outputs; i++)
-        p->output_buffer[i] += by[p->output_buffer[i]];
+        if (p->output_buffer[i] >= 0)   /* else another stage makes it */
+            p->output_buffer[i] += by[p->output_buffer[i]];
     p->buffer = all;
     p->nbuffer = p->buffer_room = p->nbuffer + more;
 }

@@ -20,7 +20,8 @@ struct balance {
     int rows, cp;                       /* encoders: rows * cp */
     int count;
     struct balance_image *image;        /* row after row, each row's in order */
-    bool crowded;                       /* some found no room: all stayed at home */
+    bool crowded;                       /* some found no room: all stayed at home, even
+                                         * where longest first alone is to blame */
     double mean, most, unbalanced;      /* cost of an encoder: all images shared out
                                          * evenly; of the fullest; of the fullest if
                                          * every rank encoded its own row's images */

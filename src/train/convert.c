@@ -86,6 +86,20 @@ static bool save(struct arena *a, const struct convert_options *o, const char *l
     return hf_save(&self, o->to, like, &weights, dtype, o->shard_bytes);
 }
 
+/* What else may have been meant by a folder that is no state by its name. */
+static bool source_check(struct arena *a, const char *path)
+{
+    if (!folder_exists(path))
+        return fail("convert: there is no folder %s", path);
+    if (file_exists(path_join(a, path, "manifest.json")))
+        return fail("convert: %s holds a training state under another name; states are "
+                    "read as ROOT/step-N", path);
+    if (!hf_has_weights(path))
+        return fail("convert: %s is neither a model folder (model.safetensors) nor a "
+                    "training state (.../checkpoints/step-N)", path);
+    return true;
+}
+
 bool convert(const struct convert_options *o)
 {
     struct arena a = arena_make("convert");
@@ -103,7 +117,7 @@ bool convert(const struct convert_options *o)
                 o->from);
         ok = ok && save(&a, o, like, &from, state_get);
     } else {
-        ok = hf_open(&a, o->from, &from.folder) &&
+        ok = source_check(&a, o->from) && hf_open(&a, o->from, &from.folder) &&
              save(&a, o, like ? like : o->from, &from, folder_get);
         hf_close(&from.folder);
     }

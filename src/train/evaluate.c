@@ -1,4 +1,5 @@
-/* evaluate.c - walks the held-out split once, row by row, without gradients. */
+/* evaluate.c - walks the held-out split once, a row for each data-parallel rank
+ * at a time, without gradients. */
 #include "train/evaluate.h"
 
 #include "train/left_out.h"

@@ -153,6 +153,12 @@ bool outlook_open(struct outlook *o, const struct recipe *r,
                   const struct outlook_options *options)
 {
     *o = (struct outlook){.arena = arena_make("outlook")};
+    if (r->moe_capacity > 0 && r->moe_capacity < 1) {
+        fail("plan: with moe.capacity %g not even equal shares of the rows have room: "
+             "every step would run again; plan what it grows to, 1 or more",
+             r->moe_capacity);
+        return fail_kind(FAULT_USAGE);
+    }
     const char *name = options->hardware ? options->hardware : r->plan_hardware;
     if (!hardware_read(&o->arena, name, &o->hardware) ||
         !session_layout(r, &o->crew.mesh))

@@ -58,7 +58,10 @@ static void plain_make(struct recipe *r)
     if (r->parallel_ep == 1) {
         r->moe_capacity = plain.moe_capacity;
         r->moe_dispatcher = plain.moe_dispatcher;
+        r->moe_overlap_shared &= r->parallel_etp > 1;
     }
+    if (r->parallel_zero_bubble)
+        r->parallel_delay_weights = false;
     if (strcmp(r->parallel_shard, "parameters") != 0) {
         r->parallel_keep_weights = false;
         r->parallel_reduce = plain.parallel_reduce;

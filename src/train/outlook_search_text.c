@@ -136,17 +136,21 @@ static void winner_print(const struct search *x, const struct candidate *c,
         "parallel.pp", "parallel.dp", "parallel.cp", "parallel.cp_ring", "parallel.tp",
         "parallel.ep", "parallel.etp", "parallel.replicate", "parallel.chunks",
         "parallel.zero_bubble", "parallel.stages", "parallel.shard", "parallel.reduce",
-        "parallel.keep_weights", "moe.dispatcher", "moe.capacity", "batch.tokens",
+        "parallel.keep_weights", "parallel.delay_weights", "moe.dispatcher",
+        "moe.capacity", "moe.overlap_shared", "batch.tokens",
         "batch.patches", "batch.samples", "batch.images", "batch.rows",
         "memory.recompute", "memory.slack",
     };
+    bool same = true;
     text_add(t, "take:");
     for (int i = 0; i < COUNT(key); i++) {
         const char *to = recipe_get(&c->recipe, x->arena, key[i]);
-        if (strcmp(recipe_get(x->recipe, x->arena, key[i]), to) != 0)
-            text_add(t, strpbrk(to, " *") ? " \"%s=%s\"" : " %s=%s", key[i], to);
+        if (strcmp(recipe_get(x->recipe, x->arena, key[i]), to) == 0)
+            continue;
+        text_add(t, strpbrk(to, " *") ? " \"%s=%s\"" : " %s=%s", key[i], to);
+        same = false;
     }
-    text_add(t, "\n");
+    text_add(t, same ? " the recipe as it is\n" : "\n");
 }
 
 void search_print(const struct search *x, struct text *t)

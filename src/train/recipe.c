@@ -463,9 +463,6 @@ bool recipe_check(const struct recipe *r)
     else if (r->eval_every && !r->data_hold_out)
         ok = fail("recipe: eval.every is %" PRId64 " but data.hold_out is 0; hold "
                   "samples out to evaluate on", r->eval_every);
-    else if (r->vision_capacity > 0 && !strcmp(r->vision_balance, "none"))
-        ok = fail("recipe: vision.capacity %g with vision.balance none: a rank encodes "
-                  "all of its rows; set one or the other", r->vision_capacity);
     else if (!*r->run_name || *r->run_name == '.' || strchr(r->run_name, '/'))
         ok = fail("recipe: run.name '%s' must be one folder's name", r->run_name);
     for (int i = 0; ok && i < r->nsource; i++)

@@ -48,11 +48,14 @@ bool saver_make(struct session *s, const char *root, struct saver **out)
     struct saver *v = *out = NEW(&s->arena, struct saver, 1);
     *v = (struct saver){.session = s, .root = root, .arena = arena_make("saver"),
                         .world = writers_comm(s, &s->arena)};
-    return slab_make("checkpoint snapshot", saver_snapshot(s), &v->snapshot) ||
-           fail_more("or set checkpoint.async to false");
+    if (!slab_make("checkpoint snapshot", saver_snapshot(s), &v->snapshot))
+        return fail_more("or set checkpoint.async to false");
+    if (v->snapshot.bytes > 0)          /* touched now, not at the first save */
+        memset(v->snapshot.at, 0, (size_t)v->snapshot.bytes);
+    return true;
 }
 
-static bool write(const struct saver *v)
+static bool state_write(const struct saver *v)
 {
     return state_save(&v->world, v->root, v->step, v->piece, v->count, v->meta,
                       (int)v->session->recipe->checkpoint_keep);
@@ -62,7 +65,7 @@ static void writer_main(void *arg, int index)
 {
     (void)index;
     struct saver *v = arg;
-    v->ok = write(v);
+    v->ok = state_write(v);
     if (!v->ok)
         fail_take(&v->why);
     atomic_store(&v->done, true);
@@ -89,7 +92,7 @@ bool saver_save(struct saver *v, const struct train_state *t, bool last)
     v->count = train_state_pieces(v->session, &v->arena, &v->piece);
     v->meta = train_state_meta(v->session, t, &v->arena);
     if (last || !beside(v->session->recipe))
-        return write(v);
+        return state_write(v);
     snapshot_take(v);
     atomic_store(&v->done, false);
     v->writer = workers_start(1, writer_main, v);

@@ -3,8 +3,8 @@
  * A save copies what this rank writes to a snapshot in host memory; a thread writes
  * that to its file, together with the other ranks' threads, and the next step begins at
  * once.  One save is under way at a time: the next one, the end of the run and every
- * failure wait for it.  Where it fails the run ends with its message, on all ranks; the
- * state before it is still there.
+ * failure wait for it.  Where it fails the run ends with its message; the state before
+ * it is still there.
  *
  * The snapshot is as large as the rank's file (saver_snapshot) and there from the start
  * of the run on, so a run that begins does not run out of memory at its first save.  A

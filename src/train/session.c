@@ -69,8 +69,13 @@ static bool experts_there(const struct recipe *r, const struct model_config *c)
 {
     struct arena a = arena_make("experts");
     const struct recipe_field *f;
-    int n = c->decoder.experts ? 0 : recipe_fields(&f);
-    bool ok = true;
+    bool there = false;
+    for (int l = 0; l < c->decoder.layers; l++)
+        there |= c->decoder.moe[l];
+    int n = there ? 0 : recipe_fields(&f);
+    bool ok = !r->moe_overlap_shared || c->decoder.shared_hidden > 0 ||
+              fail("recipe: moe.overlap_shared = true, but the model has no shared "
+                   "expert");
     for (int i = 0; i < n && ok; i++) {
         bool about = !strcmp(f[i].section, "moe") || !strcmp(f[i].key, "ep") ||
                      !strcmp(f[i].key, "etp");
@@ -268,7 +273,7 @@ static bool plan_again(struct session *s)
 
 bool session_grow(struct session *s)
 {
-    s->room *= 2;
+    s->room = MAX(2 * s->room, 1);      /* less is no room even for equal shares */
     return plan_again(s);
 }
 
@@ -482,7 +487,7 @@ struct view_of_model *session_view(struct session *s,
     struct order *order = NEW(&s->arena, struct order, 1);
     struct model_purpose same = *purpose;
     same.frozen = s->model.frozen;      /* state is laid out by what trains */
-    same.vision.balance = false;        /* all data-parallel ranks run the same row */
+    same.vision.balance = false;        /* balance_feed is training's */
     same.decoder.capacity = 0;          /* nobody runs a row of it again */
     model_record(&s->arena, &s->model.config, capacity, &same, s->model.graph.mesh,
                  s->model.graph.rank, &v->model);
@@ -514,6 +519,7 @@ int session_ways(const struct session *s)
 static int64_t key_of(float logit, int32_t id)
 {
     uint32_t bits;
+    logit += 0.0f;                      /* -0 is 0 */
     memcpy(&bits, &logit, sizeof bits);
     bits = bits >> 31 ? ~bits : bits | 1u << 31;
     return (int64_t)((uint64_t)bits << 31 | (uint32_t)(INT32_MAX - id));
@@ -588,7 +594,9 @@ bool session_rows(struct session *s, struct view_of_model *v,
         s->crew->end = false;
     }
     bool ok = meet(s) && rows_run(s, v, row, rows, want, loss);
-    /* Where a rank was lost others may still be at them, and they are the caller's. */
+    /* Others may wait for this rank, or still be at the rows, which the caller owns. */
+    if (!ok && s->rank)
+        world_leave(s->rank);
     const struct timespec nap = {.tv_nsec = 1000000};
     while (!ok && s->crew && atomic_load(&s->crew->inside) > 0)
         nanosleep(&nap, NULL);

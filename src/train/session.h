@@ -2,7 +2,7 @@
  *
  *     struct session s;
  *     bool ok = session_open(&s, recipe, true) && session_data(&s) &&
- * session_machine(&s);
+ *               session_machine(&s);
  *     ...                              // fail_message() says why not
  *     session_close(&s);               // always, whatever session_open returned */
 #ifndef TRAIN_SESSION_H

@@ -368,14 +368,16 @@ struct job {
     struct trainer *trainer;            /* [ranks] */
 };
 
-/* Whatever went wrong, a state that is being written gets finished. */
+/* Whatever went wrong, a state that is being written gets finished, unless a rank is
+ * lost. */
 static bool rank_end(struct trainer *t, bool ok)
 {
     struct failure why;
     if (!ok)
         fail_take(&why);
     bool saved = !t->saver || saver_end(t->saver);
-    if (!ok && !saved && fail_fault() != FAULT_RANK)    /* else it is the same story */
+    /* All ranks fail a save alike; and where one is lost it is the same story. */
+    if (!ok && !saved && session_leads(&t->s) && fail_fault() != FAULT_RANK)
         log_warn("checkpoint", "%s", fail_message());
     if (t->log)
         metrics_close(t->log);

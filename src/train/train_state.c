@@ -137,8 +137,13 @@ static bool meta_read(const struct session *s, const char *path, json_t *all,
     if (!json_is_array(list) || json_array_size(list) > COUNT(t->cursor.waiting))
         return fail("checkpoint: %s: the manifest lacks 'cursor.waiting'", path);
     t->cursor.nwaiting = (int)json_array_size(list);
-    for (int i = 0; i < t->cursor.nwaiting; i++)
-        t->cursor.waiting[i] = json_integer_value(json_array_get(list, (size_t)i));
+    for (int i = 0; i < t->cursor.nwaiting; i++) {
+        json_t *j = json_array_get(list, (size_t)i);
+        if (!json_is_integer(j))
+            return fail("checkpoint: %s: 'cursor.waiting' holds something else than "
+                        "positions", path);
+        t->cursor.waiting[i] = json_integer_value(j);
+    }
     return true;
 }
 

@@ -26,9 +26,8 @@ static bool weights_check(const struct model *m, const struct machine *machine,
                           const struct hf_folder *f)
 {
     const struct comm *world = machine_world(machine);
-    if (world->rank == 0 && !hf_check(f, m->graph.param, m->graph.nparam))
-        return false;
-    return comm_barrier(world) || fail_kind(FAULT_RANK);
+    return comm_agree(world, world->rank > 0 ||
+                                 hf_check(f, m->graph.param, m->graph.nparam));
 }
 
 bool weights_load(const struct model *m, struct machine *machine, const char *folder)

@@ -101,6 +101,19 @@ done <<'LAYOUTS'
 8 | parallel.pp=2 parallel.cp=2 parallel.tp=2 parallel.ep=4 parallel.cp_ring=true
 LAYOUTS
 
+# What one rank of several finds ends the others at once, with its code.
+cp -r "$tiny/runs/said/model" "$tiny/spoilt"
+weights=$tiny/spoilt/model.safetensors
+yes "$(printf '\377\377\377\177')" | tr -d '\n' | head -c 40000 |
+    dd of="$weights" bs=1 seek=$(($(stat -c %s "$weights") - 60000)) conv=notrunc status=none
+for layout in parallel.pp=2 parallel.dp=2 parallel.tp=2; do
+    start=$SECONDS
+    "$vlmoe" eval "$tiny/recipe.yaml" --model "$tiny/spoilt" data.hold_out=5 batch.rows=4 \
+        --ranks 2 device.check=true $layout >"$tiny/spoilt.txt" 2>&1
+    [ $? -eq 5 ] && [ $((SECONDS - start)) -lt 120 ] ||
+        tiny_fail "$layout, weights not finite: $(tail -n 2 "$tiny/spoilt.txt")"
+done
+
 # refused SETTINGS TEXT RANKS: with 2, naming what would do
 refused() {
     # shellcheck disable=SC2086

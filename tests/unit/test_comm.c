@@ -653,12 +653,24 @@ static bool nobody_agrees(struct rank *r, void *arg)
     return false;
 }
 
+/* Who writes for longer than the others' patience is late, not lost. */
+static bool agree_late(struct rank *r, void *arg)
+{
+    struct comm c = all_of(r, 0);
+    (void)arg;
+    if (r->rank == 1)
+        usleep(500000);
+    EXPECT(comm_agree(&c, true));
+    return true;
+}
+
 static void test_agree(void **state)
 {
     (void)state;
     const int me = 0;
     const struct comm self = comm_self("alone", &me);
     assert_ok(world_run(6, 0, agree, NULL));
+    assert_ok(world_run(3, 0.1, agree_late, NULL));
     assert_ok(comm_agree(&self, true));
     assert_fails(comm_agree(&self, fail("no room")), "no room");
     assert_fails(world_run(3, 0, nobody_agrees, NULL), "rank 1: gone");

@@ -292,7 +292,8 @@ static void test_values_fit_together(void **state)
          "data.min_pixels 5000 is above data.max_pixels 4000"},
         {"optim.decay_steps", "91", "optim.warmup 10 + optim.decay_steps 91 exceed"},
         {"eval.every", "5", "eval.every is 5 but data.hold_out is 0"},
-        {"vision.balance", "none", "vision.capacity 1.5 with vision.balance none"},
+        {"vision.balance", "none",
+         "vision.capacity = 1.5 means nothing without vision.balance images"},
         {"run.name", "", "run.name '' must be one folder's name"},
         {"run.name", "a/b", "run.name 'a/b' must be one"},
         {"run.name", "..", "run.name '..' must be one"},
@@ -321,20 +322,25 @@ static void test_values_fit_together(void **state)
 static void test_needs(void **state)
 {
     (void)state;
-    static const struct { const char *key, *value, *other, *off, *on; } pair[] = {
-        {"data.bad_limit", "7", "data.bad", "fail", "skip"},
-        {"parallel.stages", "V,3H", "parallel.pp", "1", "2"},
-        {"parallel.chunks", "2", "parallel.pp", "1", "2"},
-        {"parallel.zero_bubble", "true", "parallel.pp", "1", "4"},
-        {"parallel.cp_ring", "true", "parallel.cp", "1", "2"},
-        {"parallel.replicate", "2", "parallel.shard", "none", "optimizer"},
-        {"parallel.reduce", "last", "parallel.shard", "optimizer", "gradients"},
-        {"parallel.prefetch", "0", "parallel.shard", "none", "optimizer"},
-        {"parallel.keep_weights", "true", "parallel.shard", "gradients", "parameters"},
-        {"moe.dispatcher", "allgather", "parallel.ep", "1", "2"},
-        {"moe.capacity", "1.5", "parallel.ep", "1", "2"},
-        {"optim.decay_steps", "5", "optim.schedule", "cosine", "wsd"},
-        {"optim.floor", "0.5", "optim.schedule", "constant", "cosine"},
+    static const struct { const char *key, *value, *other, *off, *on, *pp; } pair[] = {
+        {"data.bad_limit", "7", "data.bad", "fail", "skip", NULL},
+        {"parallel.stages", "V,3H", "parallel.pp", "1", "2", NULL},
+        {"parallel.chunks", "2", "parallel.pp", "1", "2", NULL},
+        {"parallel.zero_bubble", "true", "parallel.pp", "1", "4", NULL},
+        {"parallel.cp_ring", "true", "parallel.cp", "1", "2", NULL},
+        {"parallel.replicate", "2", "parallel.shard", "none", "optimizer", NULL},
+        {"parallel.reduce", "last", "parallel.shard", "optimizer", "gradients", NULL},
+        {"parallel.prefetch", "0", "parallel.shard", "none", "optimizer", NULL},
+        {"parallel.keep_weights", "true", "parallel.shard", "gradients", "parameters",
+         NULL},
+        {"parallel.delay_weights", "true", "parallel.zero_bubble", "true", "false",
+         "2"},
+        {"vision.capacity", "1.5", "vision.balance", "none", "images", NULL},
+        {"moe.overlap_shared", "true", "parallel.ep", "1", "2", NULL},
+        {"moe.dispatcher", "allgather", "parallel.ep", "1", "2", NULL},
+        {"moe.capacity", "1.5", "parallel.ep", "1", "2", NULL},
+        {"optim.decay_steps", "5", "optim.schedule", "cosine", "wsd", NULL},
+        {"optim.floor", "0.5", "optim.schedule", "constant", "cosine", NULL},
     };
     struct arena a = arena_make("test");
     const struct recipe_need *need;
@@ -342,6 +348,8 @@ static void test_needs(void **state)
     assert_int_equal(recipe_needs(&need), COUNT(pair));
     for (int i = 0; i < COUNT(pair); i++) {
         assert_ok(parse(&a, least, &r));
+        if (pair[i].pp)
+            assert_ok(recipe_set(&r, "parallel.pp", pair[i].pp));
         assert_ok(recipe_set(&r, pair[i].other, pair[i].off));
         assert_ok(recipe_check(&r));
         assert_ok(recipe_set(&r, pair[i].key, pair[i].value));
