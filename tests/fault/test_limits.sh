@@ -4,15 +4,6 @@
 source tests/train/tiny/tiny.sh
 tiny_setup
 
-# expected CODE WHAT CODE-GOT LOG TEXT...
-expected() {
-    local want=$1 what=$2 got=$3 log=$4 text
-    shift 4
-    [ "$got" -eq "$want" ] ||
-        tiny_fail "$what: exit code $got, expected $want: $(tail -n 3 "$log")"
-    for text; do holds "$log" "$text" "$what"; done
-}
-
 # ---- memory ----
 
 "$vlmoe" plan "$tiny/recipe.yaml" batch.tokens=4000000 batch.rows=64 >"$tiny/plan.log" 2>&1

@@ -8,15 +8,6 @@ tiny_data "$tiny/data" 12
 metrics() { echo "$tiny/runs/$1/metrics.jsonl"; }
 sum() { metric "$(metrics "$1")" "$2" | awk '{ n += $1 } END { print n + 0 }'; }
 
-# expected CODE NAME CODE-GOT TEXT...
-expected() {
-    local want=$1 name=$2 got=$3 text
-    shift 3
-    [ "$got" -eq "$want" ] ||
-        tiny_fail "$name: exit code $got, expected $want: $(tail -n 3 "$tiny/$name.log")"
-    for text; do holds "$tiny/$name.log" "$text" "$name"; done
-}
-
 # Two epochs of 12 samples, a sample a row, a row a step; in the sources' order.
 walk=(batch.rows=1 batch.samples=1 data.window=1 data.shuffle=false checkpoint.export=false)
 
@@ -31,15 +22,15 @@ train_well one "${walk[@]}" train.steps=24 data.bad_limit=1
 [ "$(grep -c "left out: $tiny/data/3-bad.png: " "$tiny/one.log")" -eq 1 ] ||
     tiny_fail "the bad sample, met twice, is not named once: $(cat "$tiny/one.log")"
 train stop "${walk[@]}" train.steps=24 data.bad=fail
-expected 3 stop $? "$tiny/data/3-bad.png"
+train_expected 3 stop $? "$tiny/data/3-bad.png"
 
 bad 3-bae
 bad 3-baf
 train_well three "${walk[@]}" train.steps=12 data.bad_limit=3
 train limit "${walk[@]}" train.steps=12 data.bad_limit=2
-expected 3 limit $? "3 bad samples in a row, the limit is 2" "$tiny/data/3-baf.png"
+train_expected 3 limit $? "3 bad samples in a row, the limit is 2" "$tiny/data/3-baf.png"
 "$vlmoe" data check "$tiny/recipe.yaml" >"$tiny/check.log" 2>&1
-expected 3 check $? "3 of 15 samples cannot be read" "bad: sample $tiny/data/3-bad.png"
+train_expected 3 check $? "3 of 15 samples cannot be read" "bad: sample $tiny/data/3-bad.png"
 rm "$tiny"/data/3-ba?.*
 
 # ---- samples longer than a row ----
@@ -52,7 +43,7 @@ train_well drop "${walk[@]}" train.steps=12 data.too_long=drop
 train_well whole "${walk[@]}" train.steps=12 data.too_long=shrink
 [ "$(sum whole dropped_samples)" -eq 1 ] || tiny_fail "text cannot be shrunk, yet it was not dropped"
 train error "${walk[@]}" train.steps=12 data.too_long=error
-expected 3 error $? "$tiny/data/5-long.jpg" "too long" "a row holds 96 tokens"
+train_expected 3 error $? "$tiny/data/5-long.jpg" "too long" "a row holds 96 tokens"
 echo "A picture." >"$tiny/data/5-long.txt"
 # exif*.jpg are 64 x 32 pixels, 32 patches; a row of 20 makes them give.
 small=("${walk[@]}" train.steps=13 batch.patches=20)
@@ -83,7 +74,7 @@ printf '\000\000\300\177' |             # a float that is not a number
 
 train_well poison "${walk[@]}" train.steps=26 model.path="$model"
 skipped=$(metric "$(metrics poison)" skipped_steps | tail -n 1)
-[ "$skipped" -eq 2 ] || tiny_fail "$skipped steps were skipped, expected 2"
+[ "$skipped" -eq 2 ] || tiny_fail "$skipped steps were skipped, train_expected 2"
 [ "$(metric "$(metrics poison)" grad_norm | grep -c null)" -eq 2 ] ||
     tiny_fail "norms of skipped steps are not null"
 [ "$(metric "$(metrics poison)" loss | grep -c null)" -eq 2 ] ||
@@ -92,16 +83,16 @@ skipped=$(metric "$(metrics poison)" skipped_steps | tail -n 1)
     tiny_fail "the sample of the skipped step is not named: $(cat "$tiny/poison.log")"
 train_well none "${walk[@]}" train.steps=7 model.path="$model" train.nonfinite_limit=1
 train zero "${walk[@]}" train.steps=26 model.path="$model" train.nonfinite_limit=0
-expected 5 zero $? "7-odd.jpg" "train.nonfinite_limit = 0"
+train_expected 5 zero $? "7-odd.jpg" "train.nonfinite_limit = 0"
 
 # Every step: the run stops after the limit, and says so.
 train always model.path="$model" data.sources.0.match='7-odd*' train.steps=20
-expected 5 always $? "not finite in 4 steps in a row" "train.nonfinite_limit = 3" "7-odd.jpg"
+train_expected 5 always $? "not finite in 4 steps in a row" "train.nonfinite_limit = 3" "7-odd.jpg"
 [ "$(wc -l <"$(metrics always)")" -eq 3 ] || tiny_fail "always: $(wc -l <"$(metrics always)") lines of metrics"
 
 # Check mode names the step of the plan that made the first one.
 train found device.check=true model.path="$model" data.sources.0.match='7-odd*' train.steps=3
-expected 5 found $? "compute forward" "embedding" "not finite"
+train_expected 5 found $? "compute forward" "embedding" "not finite"
 train_well clean device.check=true data.sources.0.match='[1-6]-*' train.steps=3
 train_well unchecked data.sources.0.match='[1-6]-*' train.steps=3
 same_metrics unchecked clean

@@ -6,14 +6,6 @@ tiny_setup
 rm -r "$tiny/data"
 tiny_data "$tiny/data" 12
 
-# expected CODE NAME CODE-GOT TEXT...
-expected() {
-    local want=$1 name=$2 got=$3 text
-    shift 3
-    [ "$got" -eq "$want" ] ||
-        tiny_fail "$name: exit code $got, expected $want: $(tail -n 3 "$tiny/$name.log")"
-    for text; do holds "$tiny/$name.log" "$text" "$name"; done
-}
 sum() { (cd "$tiny/runs/$1" && find . -type f ! -name lock -exec cksum {} + | sort); }
 
 # ---- a run that is done ----
@@ -23,9 +15,9 @@ law=(run.log=info train.steps=4 sample.every=4 sample.count=1 sample.tokens=2
 train_well "done" "${law[@]}"
 before=$(sum "done")
 train "done" "${law[@]}" optim.lr=1
-expected 0 "done" $? "is already done, 4 of 4 steps"
+train_expected 0 "done" $? "is already done, 4 of 4 steps"
 train "done" "${law[@]}" train.steps=3
-expected 0 "done" $? "is already done, 4 of 3 steps"
+train_expected 0 "done" $? "is already done, 4 of 3 steps"
 [ "$(sum "done")" = "$before" ] ||
     tiny_fail "a finished run changed: $(diff <(echo "$before") <(sum "done"))"
 rm -r "$tiny/runs/done/model" "$tiny/runs/done/report.html" "$tiny/runs/done/samples"
@@ -39,12 +31,12 @@ train_well "done" "${law[@]}"
 train_well changed train.steps=2
 holds "$tiny/runs/changed/recipe.yaml" "steps: 2"
 train changed train.steps=3 optim.lr=0.02 data.sources.0.name=pictures
-expected 0 changed $? "train.steps 2 -> 3" "optim.lr 0.01 -> 0.02" \
+train_expected 0 changed $? "train.steps 2 -> 3" "optim.lr 0.01 -> 0.02" \
     "data.sources.0.name empty -> pictures" "changed since step 2"
 [ "$(grep -c "changed since" "$tiny/changed.log")" -eq 3 ] ||
     tiny_fail "changes: $(cat "$tiny/changed.log")"
 train changed train.steps=5 run.seed=9
-expected 4 changed $? "run.seed 7, now 9"
+train_expected 4 changed $? "run.seed 7, now 9"
 holds "$tiny/runs/changed/recipe.yaml" "seed: 7" "the recipe of a refused run"
 
 # ---- one trainer at a time ----
@@ -54,7 +46,7 @@ holds "$tiny/runs/changed/recipe.yaml" "seed: 7" "the recipe of a refused run"
 process=$!
 while kill -0 $process 2>/dev/null && [ ! -s "$tiny/runs/lock/metrics.jsonl" ]; do :; done
 train lock train.steps=1
-expected 8 lock $? "$tiny/runs/lock" "process $process on $(hostname)"
+train_expected 8 lock $? "$tiny/runs/lock" "process $process on $(hostname)"
 kill -KILL $process
 wait $process 2>/dev/null
 train_well lock train.steps=2
@@ -62,7 +54,7 @@ train_well lock train.steps=2
 # ---- no step at all ----
 
 train none run.log=info train.steps=0
-expected 0 none $? "no step was trained"
+train_expected 0 none $? "no step was trained"
 [ -e "$tiny/runs/none/report.html" ] && tiny_fail "a report of nothing"
 
 # ---- bad samples: evaluation and samples go on; what was trained is saved first ----
@@ -72,7 +64,7 @@ echo bad >"$tiny/data/0-bad.txt"
 looks=(data.shuffle=false train.steps=4 sample.every=2 sample.count=3 sample.tokens=2
     checkpoint.every=2 checkpoint.export=false)
 train bad "${looks[@]}"
-expected 0 bad $? "left out: $tiny/data/0-bad.png: "
+train_expected 0 bad $? "left out: $tiny/data/0-bad.png: "
 [ "$(grep -c "left out: $tiny/data/0-bad.png" "$tiny/bad.log")" -eq 1 ] ||
     tiny_fail "the bad sample is not named once: $(cat "$tiny/bad.log")"
 [ "$(wc -l <"$tiny/runs/bad/samples/step-4.jsonl")" -eq 3 ] ||
@@ -84,11 +76,11 @@ for more in data.hold_out=3 --training "--training --swap-images"; do
     # shellcheck disable=SC2086
     "$vlmoe" eval "$tiny/recipe.yaml" --model "$tiny/runs/model/model" $more --samples 5 \
         data.shuffle=false sample.tokens=2 >"$tiny/eval.log" 2>&1
-    expected 0 eval $? "exact "
+    train_expected 0 eval $? "exact "
 done
 "$vlmoe" eval "$tiny/recipe.yaml" --model "$tiny/runs/model/model" --training \
     data.shuffle=false data.bad=fail >"$tiny/eval.log" 2>&1
-expected 3 eval $? "$tiny/data/0-bad.png"
+train_expected 3 eval $? "$tiny/data/0-bad.png"
 
 # A place for samples that cannot be written to: the state of that step is there, and the
 # run goes on once the place is free.

@@ -109,3 +109,17 @@ metric() {
 holds() {
     grep -qF -- "$2" "$1" || tiny_fail "${3:-$1}: no '$2' in: $(tail -n 5 "$1")"
 }
+
+# expected CODE WHAT CODE-GOT LOG TEXT...: how a command ended, and what it said
+expected() {
+    local want=$1 what=$2 got=$3 log=$4 text
+    shift 4
+    [ "$got" -eq "$want" ] ||
+        tiny_fail "$what: exit code $got, expected $want: $(tail -n 3 "$log")"
+    for text; do holds "$log" "$text" "$what"; done
+}
+
+# train_expected CODE NAME CODE-GOT TEXT...: the same of the run NAME
+train_expected() {
+    expected "$1" "$2" "$3" "$tiny/$2.log" "${@:4}"
+}
