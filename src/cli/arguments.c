@@ -45,7 +45,9 @@ static bool option_read(int argc, char **argv, int *i, const struct option *opti
     }
     if (++*i == argc)
         return fail("vlmoe: option %s needs a value", text);
-    if (o->text)
+    if (o->text && o->count)
+        o->text[(*o->count)++] = argv[*i];
+    else if (o->text)
         *o->text = argv[*i];
     else if (!text_integer(argv[*i], o->count) || *o->count < 0)
         return fail("vlmoe: option %s: '%s' is not a whole number from 0 up", text,

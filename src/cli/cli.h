@@ -7,6 +7,7 @@
 #include "train/recipe.h"
 
 /* An option a command takes: --name VALUE into *text or *count, or --name into *flag.
+ * With text and count it may be given again: the *count values are text[0], text[1]...
  */
 struct option {
     const char *name;

@@ -4,23 +4,53 @@
 #include "base/log.h"
 #include "train/generate.h"
 
-static bool answer(struct session *s, struct arena *a, const char *image,
-                   const char *prompt, int64_t tokens)
+/* What the user says: the images in their order where the prompt has "<image>", else
+ * all of them before it.  Fails (usage) where marks and images are not as many. */
+static bool message_make(struct arena *a, const char *const *image, int images,
+                         const char *prompt, struct sample *out)
+{
+    static const char mark[] = "<image>";
+    int marks = 0, n = 0, k = 0;
+    for (const char *at = prompt; (at = strstr(at, mark)); at += strlen(mark))
+        marks++;
+    if (marks && marks != images) {
+        fail("generate: the prompt has %d times %s, but there are %d images (--image)",
+             marks, mark, images);
+        return fail_kind(FAULT_USAGE);
+    }
+    struct message *m = NEW(a, struct message, 1);
+    *m = (struct message){.role = ROLE_USER,
+                          .piece = NEW(a, struct piece, 2 * images + 1)};
+    *out = (struct sample){.name = images ? image[0] : "prompt",
+                           .nmessage = 1,
+                           .message = m,
+                           .nimage = images,
+                           .image = NEW(a, struct image_source, images + 1)};
+    for (int i = 0; i < images; i++)
+        out->image[i] = (struct image_source){.path = image[i], .name = image[i]};
+    while (!marks && k < images)
+        m->piece[n++] = (struct piece){.image = k++};
+    for (const char *end; *prompt; prompt = end) {
+        end = strstr(prompt, mark);
+        size_t size = end ? (size_t)(end - prompt) : strlen(prompt);
+        if (size)
+            m->piece[n++] = (struct piece){-1, arena_copy(a, prompt, size)};
+        if (end)
+            m->piece[n++] = (struct piece){.image = k++};
+        end = prompt + size + (end ? strlen(mark) : 0);
+    }
+    m->npiece = n;
+    return true;
+}
+
+static bool answer(struct session *s, struct arena *a, const struct sample *sample,
+                   int64_t tokens)
 {
     struct model_purpose best = purpose_generate(s->recipe);
     struct view_of_model *v = session_view(s, &best, &s->model.capacity);
-    struct image_source source = {.path = image, .name = image};
-    struct piece piece[] = {{.image = 0}, {.image = -1, .text = prompt}};
-    struct message message = {.role = ROLE_USER, .npiece = image ? 2 : 1,
-                              .piece = image ? piece : piece + 1};
-    struct sample sample = {.name = image ? image : "prompt",
-                            .nmessage = 1,
-                            .message = &message,
-                            .nimage = image ? 1 : 0,
-                            .image = &source};
     struct answer out;
     if (!machine_use(s->machine, v->plan) ||
-        !generate(s, v, a, &sample, 1, (int)tokens, &out))
+        !generate(s, v, a, sample, 1, (int)tokens, &out))
         return false;
     puts(out.text);
     return true;
@@ -31,19 +61,25 @@ static bool run(struct arena *arena, int argc, char **argv)
     struct arguments a = {.arena = arena};
     struct recipe *r = NEW(arena, struct recipe, 1);
     struct session *s = NEW(arena, struct session, 1);
-    const char *image = NULL, *prompt = NULL;
-    int64_t tokens = 128;
-    const struct option option[] = {
-        {"image", &image, NULL, NULL}, {"prompt", &prompt, NULL, NULL},
-        {"tokens", NULL, &tokens, NULL}};
+    const char **image = NEW(arena, const char *, argc + 1), *prompt = NULL;
+    int64_t tokens = 128, images = 0;
+    struct sample sample;
+    const struct option option[] = {{"image", image, &images, NULL},
+                                    {"prompt", &prompt, NULL, NULL},
+                                    {"tokens", NULL, &tokens, NULL}};
     if (!arguments_read(&a, argc, argv, option, COUNT(option), 1, 1))
         return false;
-    if (tokens < 1 || (!image && !prompt)) {
+    if (tokens < 1 || (!images && !prompt)) {
         fail(tokens < 1 ? "generate: --tokens 0 leaves no room for an answer"
                         : "generate: say what to answer to: --image FILE, --prompt "
                           "TEXT or both");
         return fail_kind(FAULT_USAGE);
     }
+    prompt = prompt       ? prompt
+             : images > 1 ? "Describe the images."
+                          : "Describe the image.";
+    if (!message_make(arena, image, (int)images, prompt, &sample))
+        return false;
     recipe_default(arena, r);
     for (int i = 0; i < a.overrides; i++) {
         const char *equals = strchr(a.override[i], '=');
@@ -56,20 +92,21 @@ static bool run(struct arena *arena, int argc, char **argv)
     r->model_weights = "load";
     log_set(LOG_WARN, 0);
     bool ok = session_open(s, r, false) && session_text(s) && session_machine(s) &&
-              answer(s, arena, image, prompt ? prompt : "Describe the image.", tokens);
+              answer(s, arena, &sample, tokens);
     session_close(s);
     return ok;
 }
 
 const struct command command_generate = {
     "generate",
-    "MODEL [--image FILE] [--prompt TEXT] [--tokens N] [section.key=value ...]",
-    "a model's greedy answer to an image and a prompt",
+    "MODEL [--image FILE]... [--prompt TEXT] [--tokens N] [section.key=value ...]",
+    "a model's greedy answer to images and a prompt",
     "Prints the answer of a Hugging Face model folder.  Image limits come from the "
     "folder's\n"
-    "preprocessor_config.json; data.* and batch.* may be overridden.  An image "
-    "without a\nprompt is asked about with \"Describe the image.\"; an answer ends "
-    "after --tokens (128)\nat the latest.\n\n"
+    "preprocessor_config.json; data.* and batch.* may be overridden.  --image may be "
+    "given\nseveral times: the images come in that order before the prompt, or where "
+    "<image>\nstands in it.  Without a prompt it is \"Describe the image.\"; an answer "
+    "ends after\n--tokens (128) at the latest.\n\n"
     "example: vlmoe generate runs/quickstart/model --prompt 'What is this?' --image "
     "/usr/share/tuxpaint/stamps/animals/birds/duck.png",
     run,

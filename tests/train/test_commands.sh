@@ -126,6 +126,31 @@ works generate "$model" --image "$(sample name)" --prompt "What is this?" --toke
 equal "generate and run" "$(cat "$out")" "$(sample model)"
 works generate "$model" --prompt "Say it." --tokens 3
 
+# Several images, before the prompt or where it has <image>: a model that has learnt an
+# answer for each order gives it.
+images=("$tiny"/data/*-exif1.jpg "$tiny"/data/*-base_444.jpg)
+order() {                               # ANSWER IMAGE IMAGE
+    printf '{"messages":[{"role":"user","content":"<image> or <image>?"},{"role":"assistant","content":"%s"}],"images":["%s","%s"]}\n' "$@"
+}
+{ order "Grey" "${images[0]}" "${images[1]}" && order "Red" "${images[1]}" "${images[0]}"; } >"$tiny/two.jsonl"
+train_well order train.steps=60 data.sources.0.path="$tiny/two.jsonl" data.sources.0.format=sharegpt \
+    data.sources.0.prompt=
+asked=(--tokens 8 data.min_pixels=256 data.max_pixels=4096)
+two=(--image "${images[0]}" --image "${images[1]}")
+works generate "$tiny/runs/order/model" "${two[@]}" --prompt "<image> or <image>?" "${asked[@]}"
+equal "generate: two images" "$(cat "$out")" "Grey"
+works generate "$tiny/runs/order/model" --image "${images[1]}" --image "${images[0]}" \
+    --prompt "<image> or <image>?" "${asked[@]}"
+equal "generate: two images, the other way round" "$(cat "$out")" "Red"
+works generate "$model" "${two[@]}" --prompt "Same?" "${asked[@]}"
+cp "$out" "$tiny/before"
+works generate "$model" "${two[@]}" --prompt "<image><image>Same?" "${asked[@]}"
+cmp -s "$out" "$tiny/before" || tiny_fail "generate: marks in front are not images in front"
+for prompt in "<image>?" "<image><image><image>?"; do
+    "$vlmoe" generate "$model" "${two[@]}" --prompt "$prompt" >"$out" 2>&1
+    expected 2 "generate: marks and images" $? "$out" "there are 2 images"
+done
+
 # ---- eval: what cannot be read is counted; every second sample is held out ----
 
 cp -r "$tiny/data" "$tiny/hurt"
