@@ -2,8 +2,8 @@
  *
  * decode -> upright RGB -> smart resize -> normalise -> patches in merge order, equal
  * to the reference processor (docs/numerics.md).  JPEG, PNG and WebP by their
- * libraries, the common JPEGs by a decoder of our own with the library's bits; warnings
- * are failures; hard limits stop a hostile file before it costs anything. */
+ * libraries; warnings are failures; hard limits stop a hostile file before it costs
+ * anything. */
 #ifndef DATA_IMAGE_H
 #define DATA_IMAGE_H
 

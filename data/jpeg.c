@@ -1,10 +1,9 @@
-/* jpeg.c - JPEG by libjpeg: its error handling by longjmp stays inside this file.  The
- * common kinds are decoded by jpeg_quick.h once the library has read their headers.
+/* jpeg.c - JPEG by libjpeg: its error handling by longjmp stays inside this file.
  *
  * Every warning is a failure: libjpeg warns about cut or damaged data, paints the rest
  * grey and goes on.  Inverse transform and chroma upsampling are the library's
  * defaults, as in Pillow. */
-#include "data/jpeg_quick.h"
+#include "data/image_internal.h"
 
 #include <setjmp.h>
 #include <jpeglib.h>
@@ -17,7 +16,6 @@ struct reader {
     const struct image_limits *limits;
     struct arena *scratch;
     struct rows *to;                    /* NULL: only the header is wanted */
-    bool may_be_quick, was_quick;
     struct image_header header;
 };
 
@@ -97,44 +95,7 @@ static void inks_to_rgb(const uint8_t *inks, int width, uint8_t *rgb)
         }
 }
 
-/* What the library knows once it has read up to the first scan. */
-static struct jpeg_frame frame_of(const struct jpeg_decompress_struct *lib,
-                                  struct bytes file)
-{
-    const char *scan = (const char *)lib->src->next_input_byte;
-    struct jpeg_frame f = {
-        .file = file,
-        .scan = scan - file.at - (6 + 2 * lib->comps_in_scan),
-        .width = (int)lib->image_width,
-        .height = (int)lib->image_height,
-        .parts = lib->num_components,
-        .progressive = lib->progressive_mode,
-        .interval = (int)lib->restart_interval,
-    };
-    for (int i = 0; i < f.parts; i++) {
-        const jpeg_component_info *c = &lib->comp_info[i];
-        int table = c->quant_tbl_no;
-        const JQUANT_TBL *quant =
-            table < NUM_QUANT_TBLS ? lib->quant_tbl_ptrs[table] : NULL;
-        f.part[i].id = c->component_id;
-        f.part[i].h = f.parts > 1 ? c->h_samp_factor : 1;   /* alone: a block an MCU */
-        f.part[i].v = f.parts > 1 ? c->v_samp_factor : 1;
-        f.part[i].quant = quant ? quant->quantval : NULL;
-    }
-    for (int ac = 0; ac < 2; ac++)
-        for (int i = 0; i < TABLES; i++) {
-            const JHUFF_TBL *t =
-                ac ? lib->ac_huff_tbl_ptrs[i] : lib->dc_huff_tbl_ptrs[i];
-            if (t) {
-                f.table[ac][i].counts = t->bits;
-                f.table[ac][i].symbols = t->huffval;
-            }
-        }
-    return f;
-}
-
-/* The library's rows from number `given` on. */
-static void read_rows(struct reader *r, int given)
+static void read_rows(struct reader *r)
 {
     struct jpeg_decompress_struct *lib = &r->lib;
     uint8_t *rgb = arena_push(r->scratch, 3 * (size_t)lib->image_width), *inks = NULL;
@@ -149,31 +110,9 @@ static void read_rows(struct reader *r, int given)
         jpeg_read_scanlines(lib, &row, 1);
         if (inks)
             inks_to_rgb(inks, (int)lib->output_width, rgb);
-        if (y >= given)
-            rows_give(r->to, rgb, (int)lib->output_width);
+        rows_give(r->to, rgb, (int)lib->output_width);
     }
     jpeg_finish_decompress(lib);
-}
-
-static bool may_be_quick(const struct jpeg_decompress_struct *lib)
-{
-    bool grey = lib->num_components == 1 && lib->jpeg_color_space == JCS_GRAYSCALE;
-    bool colour = lib->num_components == 3 && lib->jpeg_color_space == JCS_YCbCr;
-    return (grey || colour) && lib->data_precision == 8 && !lib->arith_code;
-}
-
-/* Quickly, or as far as that goes and on by the library, whose rows are the same. */
-static void read_all_rows(struct reader *r, struct bytes file)
-{
-    int given = 0;
-    if (r->may_be_quick && may_be_quick(&r->lib)) {
-        struct arena_mark m = arena_mark(r->scratch);
-        struct jpeg_frame f = frame_of(&r->lib, file);
-        r->was_quick = jpeg_quick(r->scratch, &f, r->limits, r->to, &given);
-        arena_reset(r->scratch, m);     /* the library needs as much again */
-    }
-    if (!r->was_quick)
-        read_rows(r, given);
 }
 
 /* The library's failures land here; no local variable lives across the jump. */
@@ -188,7 +127,7 @@ static bool read_file(struct reader *r, struct bytes file)
     if (!read_header(r))
         return false;
     if (r->to)
-        read_all_rows(r, file);
+        read_rows(r);
     return true;
 }
 
@@ -213,22 +152,11 @@ static bool jpeg_header(struct bytes file, const struct image_limits *limits,
     return ok;
 }
 
-bool jpeg_rows_by(struct arena *scratch, struct bytes file,
-                  const struct image_limits *limits, struct rows *to, bool may_be_quick,
-                  bool *was_quick)
-{
-    struct reader r = {.limits = limits, .scratch = scratch, .to = to,
-                       .may_be_quick = may_be_quick};
-    bool ok = read_with(&r, file);
-    *was_quick = r.was_quick;
-    return ok;
-}
-
 static bool jpeg_rows(struct arena *scratch, struct bytes file,
                       const struct image_limits *limits, struct rows *to)
 {
-    bool was_quick;
-    return jpeg_rows_by(scratch, file, limits, to, true, &was_quick);
+    struct reader r = {.limits = limits, .scratch = scratch, .to = to};
+    return read_with(&r, file);
 }
 
 const struct decoder jpeg_decoder = {jpeg_header, jpeg_rows};

@@ -15,20 +15,8 @@
 
 enum { LANES = 16 };
 #define LANES_U8 uint8_t __attribute__((vector_size(LANES)))
-#define LANES_I16 int16_t __attribute__((vector_size(2 * LANES)))
-#define LANES_U16 uint16_t __attribute__((vector_size(2 * LANES)))
 #define LANES_I32 int32_t __attribute__((vector_size(4 * LANES)))
 #define LANES_U32 uint32_t __attribute__((vector_size(4 * LANES)))
-
-/* to[2 i] = a[i], to[2 i + 1] = b[i] */
-static inline void lanes_pair(const LANES_I16 *a, const LANES_I16 *b,
-                              int16_t to[2 * LANES])
-{
-    _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the low half is first");
-    LANES_U32 first = __builtin_convertvector((LANES_U16)*a, LANES_U32);
-    LANES_U32 pairs = first | __builtin_convertvector((LANES_U16)*b, LANES_U32) << 16;
-    memcpy(to, &pairs, sizeof pairs);
-}
 
 /* sum[i] += from[2 i] factor[0] + from[2 i + 1] factor[1].  x86 has an instruction for
  * this that compilers do not choose for such a loop. */
