@@ -98,9 +98,8 @@ static bool shard_open(struct shard *w, struct arena *run)
     const char *prefix = w->options->prefix ? w->options->prefix : "shard";
     w->path = arena_text(run, "%s/%s-%06lld.tar", w->folder, prefix,
                          (long long)w->report->shards);
-    w->fd = open(w->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (w->fd < 0)
-        return fail("%s: create: %s", w->path, strerror(errno));
+    if (!file_descriptor(w->path, O_WRONLY | O_CREAT | O_EXCL, &w->fd))
+        return false;
     w->tar = archive_write_new();
     REQUIRE(w->tar);
     w->size = 0;

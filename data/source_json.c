@@ -208,9 +208,8 @@ static bool json_open(struct arena *a, const struct source_options *o, struct so
     j->dialect = dialect_named(s->format);
     j->shelf.folder = o->images ? arena_text(a, "%s", o->images)
                                 : folder_of(a, s->path);
-    j->fd = open(s->path, O_RDONLY | O_CLOEXEC);
-    if (j->fd < 0)
-        return fail("%s: open: %s", s->path, strerror(errno));
+    if (!file_descriptor(s->path, O_RDONLY, &j->fd))
+        return false;
     struct bytes text;
     if (!file_map(s->path, &text))
         return false;

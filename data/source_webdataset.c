@@ -228,9 +228,9 @@ static bool group_read(const struct webdataset *w, const struct group *g,
                        struct arena *item, struct contents *c)
 {
     const struct shard *d = &w->shard[g->shard];
-    int fd = open(d->path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return fail("open: %s", strerror(errno));
+    int fd;
+    if (!file_descriptor(d->path, O_RDONLY, &fd))
+        return false;
     c->image = NEW(item, struct image_source, g->count);
     c->label = NEW(item, const char *, g->count);
     bool ok = tar_index_fresh(&d->index, fd);

@@ -19,6 +19,46 @@ static bool file_fail(const char *action, const char *path)
     return fail("file: %s %s: %s", action, path, strerror(errno));
 }
 
+/* ---- one way to open a file ---- */
+
+static const char *kind_of(mode_t mode)
+{
+    return S_ISDIR(mode) ? "a folder" : S_ISFIFO(mode) ? "a named pipe"
+           : S_ISSOCK(mode) ? "a socket" : S_ISLNK(mode) ? "a symbolic link"
+                                                         : "a device";
+}
+
+/* What is there, if anything, may not be opened or replaced as a file. */
+static bool kind_fail(const char *action, const char *path, const struct stat *st)
+{
+    return fail("file: %s %s: it is %s, not a regular file", action, path,
+                kind_of(st->st_mode));
+}
+
+bool file_descriptor(const char *path, int flags, int *fd)
+{
+    const char *action = flags & O_CREAT ? "create" : "open";
+    struct stat st;
+    do                                  /* not waiting for the other end of a pipe */
+        *fd = open(path, flags | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666);
+    while (*fd < 0 && errno == EINTR);
+    if (*fd < 0) {
+        int why = errno;
+        if ((flags & O_NOFOLLOW ? lstat : stat)(path, &st) == 0 &&
+            !S_ISREG(st.st_mode))
+            return kind_fail(action, path, &st);
+        errno = why;
+        return file_fail(action, path);
+    }
+    bool ok = fstat(*fd, &st) == 0 ? S_ISREG(st.st_mode) || kind_fail(action, path, &st)
+                                   : file_fail("stat", path);
+    if (!ok) {
+        close(*fd);
+        *fd = -1;
+    }
+    return ok;
+}
+
 /* Up to `size` bytes; fewer only at the end; -1 on an error. */
 static int64_t read_all(int fd, char *to, int64_t size)
 {
@@ -49,9 +89,9 @@ static bool write_all(int fd, const char *from, int64_t size)
 
 bool file_read(struct arena *a, const char *path, int64_t limit, struct bytes *out)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return file_fail("open", path);
+    int fd;
+    if (!file_descriptor(path, O_RDONLY, &fd))
+        return false;
     struct stat st;
     bool ok = fstat(fd, &st) == 0 || file_fail("stat", path);
     if (ok && st.st_size > limit)
@@ -84,13 +124,11 @@ static char empty[1];
 
 bool file_map(const char *path, struct bytes *out)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return file_fail("open", path);
+    int fd;
+    if (!file_descriptor(path, O_RDONLY, &fd))
+        return false;
     struct stat st;
     bool ok = fstat(fd, &st) == 0 || file_fail("stat", path);
-    if (ok && !S_ISREG(st.st_mode))
-        ok = fail("file: map %s: it is not a regular file", path);
     struct bytes map = {empty, 0};
     if (ok && st.st_size > 0) {
         void *at = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
@@ -110,12 +148,22 @@ void file_unmap(struct bytes *b)
     *b = (struct bytes){NULL, 0};
 }
 
-/* fsync and close; the file is closed whatever happens. */
+static int sync_fully(int fd)
+{
+    int code;
+    do
+        code = fsync(fd);
+    while (code != 0 && errno == EINTR);
+    return code;
+}
+
+/* fsync and close; the file is closed whatever happens (on Linux also when a signal
+ * interrupts that, and by then it is on disk). */
 static bool file_finish(int fd, bool ok, const char *path)
 {
-    if (ok && fsync(fd) != 0)
+    if (ok && sync_fully(fd) != 0)
         ok = file_fail("sync", path);
-    if (close(fd) != 0 && ok)
+    if (close(fd) != 0 && errno != EINTR && ok)
         ok = file_fail("close", path);
     return ok;
 }
@@ -139,9 +187,12 @@ bool file_replace(const char *path, const void *data, int64_t size)
     if (n < 0 || n >= (int)sizeof aside)
         return fail("file: replace %.64s...: the path is %zu bytes, expected at most "
                     "%d", path, strlen(path), PATH_MAX - 16);
-    int fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return file_fail("create", aside);
+    struct stat st;                     /* a device would be gone for good */
+    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
+        return kind_fail("replace", path, &st);
+    int fd;
+    if (!file_descriptor(aside, O_WRONLY | O_CREAT | O_TRUNC, &fd))
+        return false;
     bool ok = write_all(fd, data, size) || file_fail("write", aside);
     ok = file_finish(fd, ok, aside);
     if (ok && rename(aside, path) != 0)
@@ -153,17 +204,26 @@ bool file_replace(const char *path, const void *data, int64_t size)
 
 /* ---- files open for long ---- */
 
+static int truncate_to(int fd, int64_t size)
+{
+    int code;
+    do
+        code = ftruncate(fd, size);
+    while (code != 0 && errno == EINTR);
+    return code;
+}
+
 static bool file_start(const char *path, int flags, struct file *out)
 {
-    *out = (struct file){open(path, flags | O_CLOEXEC, 0666), path};
-    return out->fd >= 0 || file_fail(flags & O_CREAT ? "create" : "open", path);
+    *out = (struct file){-1, path};
+    return file_descriptor(path, flags, &out->fd);
 }
 
 bool file_make(const char *path, int64_t size, struct file *out)
 {
     if (!file_start(path, O_WRONLY | O_CREAT | O_TRUNC, out))
         return false;
-    if (ftruncate(out->fd, size) == 0)
+    if (truncate_to(out->fd, size) == 0)
         return true;
     file_fail("enlarge", path);
     file_close(out);
@@ -225,17 +285,14 @@ static bool lock_busy(const char *path, int fd)
 bool file_lock(const char *path, int *lock)
 {
     char owner[300], host[256] = "";
-    if (folder_exists(path))
-        return fail("file: %s is a folder, expected a file to lock; move it away",
-                    path);
-    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (fd < 0)
-        return file_fail("open", path);
+    int fd;
+    if (!file_descriptor(path, O_RDWR | O_CREAT | O_NOFOLLOW, &fd))
+        return fail_more("it is what a run locks; move it away");
     gethostname(host, sizeof host - 1);
     int n = snprintf(owner, sizeof owner, "process %d on %s", (int)getpid(), host);
     bool ok = flock(fd, LOCK_EX | LOCK_NB) == 0 ||
               (errno == EWOULDBLOCK ? lock_busy(path, fd) : file_fail("lock", path));
-    ok = ok && ((ftruncate(fd, 0) == 0 && write_all(fd, owner, n)) ||
+    ok = ok && ((truncate_to(fd, 0) == 0 && write_all(fd, owner, n)) ||
                 file_fail("write", path));
     if (ok)
         *lock = fd;
@@ -251,13 +308,12 @@ void file_unlock(int lock)
 
 bool file_copy(const char *from, const char *to)
 {
-    int in = open(from, O_RDONLY | O_CLOEXEC);
-    if (in < 0)
-        return file_fail("open", from);
-    int out = open(to, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (out < 0) {
+    int in, out;
+    if (!file_descriptor(from, O_RDONLY, &in))
+        return false;
+    if (!file_descriptor(to, O_WRONLY | O_CREAT | O_TRUNC, &out)) {
         close(in);
-        return file_fail("create", to);
+        return false;
     }
     char block[1 << 16];
     int64_t n = sizeof block;
@@ -298,7 +354,7 @@ bool folder_sync(const char *path)
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (fd < 0)
         return fail("folder: open %s: %s", path, strerror(errno));
-    bool ok = fsync(fd) == 0 || errno == EINVAL;    /* some file systems cannot */
+    bool ok = sync_fully(fd) == 0 || errno == EINVAL;    /* some file systems cannot */
     if (!ok)
         fail("folder: sync %s: %s", path, strerror(errno));
     close(fd);

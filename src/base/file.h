@@ -6,6 +6,11 @@
 
 struct bytes { char *at; int64_t size; };       /* at[size] is 0 when from file_read */
 
+/* The one way to a descriptor (-1 on failure): open(2) with these flags of what is a
+ * regular file.  A named pipe, device, folder or socket is refused at once, not waited
+ * for.  All below open files so. */
+MUST_USE bool file_descriptor(const char *path, int flags, int *fd);
+
 /* The whole file; fails above `limit` bytes.  Lives as long as the arena's push. */
 MUST_USE bool file_read(struct arena *a, const char *path, int64_t limit,
                         struct bytes *out);

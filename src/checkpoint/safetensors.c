@@ -4,6 +4,7 @@
 #include "base/text.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
@@ -249,7 +250,10 @@ bool safetensors_create(struct arena *a, const char *path,
 {
     struct safetensors_writer *w = NEW(a, struct safetensors_writer, 1);
     w->path = arena_copy(a, path, strlen(path));
-    w->file = fopen(path, "wb");
+    int fd;
+    if (!file_descriptor(path, O_WRONLY | O_CREAT | O_TRUNC, &fd))
+        return false;
+    w->file = fdopen(fd, "wb");
     if (!w->file)
         return fail("safetensors: create %s: %s", path, strerror(errno));
     struct bytes head = safetensors_head(a, tensor, count, meta, nmeta);

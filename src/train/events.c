@@ -5,6 +5,7 @@
 #include "base/text.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <time.h>
 #include <unistd.h>
@@ -132,7 +133,10 @@ bool events_open(struct arena *a, const char *folder, int64_t step, struct event
         return false;
     e->path = arena_text(a, "%s/events.out.tfevents.%.0f.%d", folder,
                          1e3 * wall_seconds(), (int)getpid());
-    e->file = fopen(e->path, "wbx");    /* x: never over another */
+    int fd;                             /* O_EXCL: never over another */
+    if (!file_descriptor(e->path, O_WRONLY | O_CREAT | O_EXCL, &fd))
+        return false;
+    e->file = fdopen(fd, "wb");
     if (!e->file)
         return fail("report: create %s: %s", e->path, strerror(errno));
     *out = e;

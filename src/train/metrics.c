@@ -123,8 +123,10 @@ bool metrics_open(struct arena *a, const char *run, const struct recipe *r,
                               .path = path_join(a, run, "metrics.jsonl")};
     if (file_exists(l->path) && !lines_keep(l, step))
         return false;
-    int fd = open(l->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    l->file = fd < 0 ? NULL : fdopen(fd, "r+b");
+    int fd;
+    if (!file_descriptor(l->path, O_RDWR | O_CREAT, &fd))
+        return false;
+    l->file = fdopen(fd, "r+b");
     if (!l->file || fseek(l->file, 0, SEEK_END) != 0)
         return fail("report: open %s: %s", l->path, strerror(errno));
     *out = l;

@@ -19,6 +19,10 @@ static const char *const memory[] = {"malloc", "calloc", "realloc", "free", "str
 static const char *const speech[] = {"printf", "puts", "putchar", "perror", "vprintf",
     "exit", "_exit", "_Exit", "abort", "quick_exit"};
 
+/* A file is opened in one place, which waits for no pipe and takes no device. */
+static const char *const opening[] = {"open", "openat", "creat", "fopen", "freopen",
+    "popen"};
+
 struct exception { const char *path, *why; };
 static const struct exception may_allocate[] = {
     {"src/base/arena.c", "is where memory comes from"},
@@ -29,6 +33,10 @@ static const struct exception may_speak[] = {
     {"src/base/fail.c", "ends a broken promise"},
     {"src/base/arena.c", "ends when memory runs out"},
     {"src/base/queue.c", "ends when threads run out"},
+};
+
+static const struct exception may_open[] = {
+    {"src/base/file.c", "is where files are opened"},
 };
 
 static bool quiet;                      /* while the checks are tested themselves */
@@ -123,6 +131,9 @@ static int check_calls(const char *path, char *text)
         else if (is_product(path) && any_of(word, speech, COUNT(speech)) &&
                  !excepted(path, may_speak, COUNT(may_speak)))
             why = "is for src/cli: use fail(), BUG() or log.h";
+        else if (is_product(path) && any_of(word, opening, COUNT(opening)) &&
+                 !excepted(path, may_open, COUNT(may_open)))
+            why = "is for src/base/file.c: use file_descriptor()";
         if (!why)
             continue;
         complain("%s:%d: %s() %s\n", path, number, word, why);
@@ -255,6 +266,8 @@ static void test_the_checks_can_complain(void **state)
     assert_int_equal(check_calls("src/base/arena.c", TEXT("free(p); _Exit(6);")), 0);
     assert_int_equal(check_calls("src/run/x.c", TEXT("printf(\"x\"); exit(1);")), 2);
     assert_int_equal(check_calls("src/cli/x.c", TEXT("printf(\"x\"); exit(1);")), 0);
+    assert_int_equal(check_calls("data/x.c", TEXT("open(p, 0); s->open(p);")), 1);
+    assert_int_equal(check_calls("src/base/file.c", TEXT("fd = open(p, 0);")), 0);
     assert_int_equal(check_calls("data/x.c", TEXT("#include <jansson.h>\n"
                                                   "free(p); p = malloc(3);")), 1);
     char *fine = TEXT("arena_free(p); q->free(p); o.exit(1); snprintf(a); int rand;");

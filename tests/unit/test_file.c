@@ -147,7 +147,7 @@ static void test_places(void **state)
     assert_int_equal(file_size(path), 3);
     assert_fails(file_open(path_join(&a, folder, "y"), true, &f), "open");
     assert_fails(file_make(folder, 1, &f), "create");
-    assert_fails(file_make("/dev/full", 1, &f), "enlarge /dev/full");
+    assert_fails(file_make("/dev/full", 1, &f), "/dev/full: it is a device");
     assert_ok(folder_remove(folder));
     arena_free(&a);
 }
@@ -239,6 +239,54 @@ static void test_concurrent_writers_do_not_mix(void **state)
     assert_ok(folder_remove(folder));
 }
 
+/* What is no regular file is refused at once, by name, in each way to open one; and it
+ * stays what it was.  (The alarm ends a test that waits for a pipe's other end.) */
+static void kinds_refused(struct arena *a, const char *folder, const char *path,
+                          const char *kind)
+{
+    struct bytes read;
+    struct file f;
+    int fd;
+    const char *says = arena_text(a, "%s: it is %s", path, kind);
+    alarm(20);
+    assert_fails(file_read(a, path, 100, &read), says);
+    assert_fails(file_map(path, &read), says);
+    assert_fails(file_open(path, false, &f), says);
+    assert_fails(file_open(path, true, &f), says);
+    assert_fails(file_make(path, 1, &f), says);
+    assert_fails(file_lock(path, &fd), path);
+    assert_fails(file_copy(path, path_join(a, folder, "to")), says);
+    assert_fails(file_copy("/proc/self/status", path), says);
+    assert_fails(file_replace(path, "x", 1), says);
+    alarm(0);
+    assert_false(file_exists(path_join(a, folder, "to")));
+}
+
+static void test_only_regular_files(void **state)
+{
+    struct arena *a = *state;
+    char *folder = check_folder(a), *pipe_path = path_join(a, folder, "pipe");
+    char *link = path_join(a, folder, "null"), *inside = path_join(a, folder, "in");
+    struct stat st;
+    int lock;
+    assert_int_equal(mkfifo(pipe_path, 0600), 0);
+    assert_int_equal(symlink("/dev/null", link), 0);
+    assert_ok(folder_make(inside));
+    kinds_refused(a, folder, pipe_path, "a named pipe");
+    kinds_refused(a, folder, link, "a device");
+    kinds_refused(a, folder, inside, "a folder");
+    assert_int_equal(lstat(pipe_path, &st), 0);
+    assert_true(S_ISFIFO(st.st_mode));
+    assert_int_equal(stat("/dev/null", &st), 0);
+    assert_true(S_ISCHR(st.st_mode));
+    char *file = path_join(a, folder, "file"), *to_file = path_join(a, folder, "link");
+    assert_ok(file_replace(file, "kept", 4));
+    assert_int_equal(symlink(file, to_file), 0);
+    assert_fails(file_lock(to_file, &lock), "it is a symbolic link");
+    assert_int_equal(file_size(file), 4);
+    assert_ok(folder_remove(folder));
+}
+
 /* One at a time; who holds it is named; it ends with its process, however that ends. */
 static void test_lock(void **state)
 {
@@ -310,6 +358,7 @@ int main(void)
         cmocka_unit_test(test_replace_survives_kill),
         cmocka_unit_test(test_replace_keeps_the_old_file_on_failure),
         cmocka_unit_test(test_concurrent_writers_do_not_mix),
+        cmocka_unit_test(test_only_regular_files),
         cmocka_unit_test(test_lock),
         cmocka_unit_test(test_older),
         cmocka_unit_test(test_folder_cause),
