@@ -12,6 +12,7 @@
 const char single_name[] = "model.safetensors";
 const char index_name[] = "model.safetensors.index.json";
 const char head_name[] = "lm_head.weight";
+const char *const expert_layout_name[] = {"auto", "released", "transformers", NULL};
 static const char table_name[] = "model.language_model.embed_tokens.weight";
 enum { INDEX_MOST = 256 << 20, NAMES_SHOWN = 5 };
 
@@ -111,10 +112,70 @@ static bool files_open(struct arena *a, struct hf_folder *f)
     return true;
 }
 
-bool hf_open(struct arena *a, const char *folder, struct hf_folder *out)
+/* ---- the layout of experts ---- */
+
+bool swapped_in(enum expert_layout e, const struct param *p)
+{
+    return p->transposed && e != EXPERTS_TRANSFORMERS;
+}
+
+struct disk_tensor tensor_in(enum expert_layout e, const struct param *p)
+{
+    struct disk_tensor t = {.name = p->name, .ndim = p->ndim,
+                            .count = param_disk_count(p)};
+    memcpy(t.dim, p->dim, sizeof *p->dim * (size_t)p->ndim);
+    if (p->transposed && !swapped_in(e, p)) {
+        t.dim[1] = p->dim[2];
+        t.dim[2] = p->dim[1];
+    }
+    return t;
+}
+
+static bool same_shape(const struct disk_tensor *x, const struct disk_tensor *y)
+{
+    return x->ndim == y->ndim && !memcmp(x->dim, y->dim,
+                                         sizeof *x->dim * (size_t)x->ndim);
+}
+
+static bool mixed_fail(const struct hf_folder *f, const struct disk_tensor *x,
+                       const struct disk_tensor *y)
+{
+    struct arena a = arena_make("message");
+    fail("checkpoint: %s: '%s' is %s and '%s' is %s: not of one layout; expected [E, "
+         "D, 2F] with [E, F, D] (released) or [E, 2F, D] with [E, D, F] (transformers)",
+         f->path, x->name, disk_text(&a, x->dtype, x->ndim, x->dim), y->name,
+         disk_text(&a, y->dtype, y->ndim, y->dim));
+    arena_free(&a);
+    return false;
+}
+
+/* One of a pair may be square, as both layouts have it: the other one tells. */
+static bool layout_find(struct hf_folder *f, const struct param *p, int64_t count)
+{
+    const struct disk_tensor *first = NULL;     /* the one that told */
+    for (int64_t i = 0; i < count; i++) {
+        const struct disk_tensor *t = p[i].transposed ? hf_find(f, p[i].name) : NULL;
+        if (!t)
+            continue;
+        struct disk_tensor released = tensor_in(EXPERTS_RELEASED, &p[i]);
+        struct disk_tensor swapped = tensor_in(EXPERTS_TRANSFORMERS, &p[i]);
+        bool r = same_shape(t, &released), s = same_shape(t, &swapped);
+        enum expert_layout is = r ? EXPERTS_RELEASED : EXPERTS_TRANSFORMERS;
+        if (r == s)                     /* neither: hf_check says what is expected */
+            continue;
+        if (first && f->experts != is)
+            return mixed_fail(f, first, t);
+        f->experts = is;
+        first = t;
+    }
+    return true;
+}
+
+bool hf_open(struct arena *a, const char *folder, const struct param *p, int64_t count,
+             struct hf_folder *out)
 {
     *out = (struct hf_folder){.path = arena_copy(a, folder, strlen(folder))};
-    if (files_open(a, out))
+    if (files_open(a, out) && layout_find(out, p, count))
         return true;
     hf_close(out);
     return fail_kind(FAULT_CHECKPOINT);
@@ -157,13 +218,13 @@ bool floating(enum dtype d)
 static bool shape_check(const struct hf_folder *f, const struct disk_tensor *t,
                         const struct param *p)
 {
-    if (t->ndim == p->ndim &&
-        !memcmp(t->dim, p->dim, sizeof *t->dim * (size_t)t->ndim) && floating(t->dtype))
+    struct disk_tensor want = tensor_in(f->experts, p);
+    if (same_shape(t, &want) && floating(t->dtype))
         return true;
     struct arena a = arena_make("message");
     fail("checkpoint: %s: tensor '%s' is %s, the config wants %s of a floating type",
          f->path, t->name, disk_text(&a, t->dtype, t->ndim, t->dim),
-         disk_text(&a, DTYPE_F32, p->ndim, p->dim));
+         disk_text(&a, DTYPE_F32, want.ndim, want.dim));
     arena_free(&a);
     return false;
 }
@@ -259,7 +320,7 @@ bool hf_load(const struct hf_folder *f, const struct param *p, struct stretch pa
     }
     if (!shape_check(f, t, p))
         return fail_kind(FAULT_CHECKPOINT);
-    struct strips strips = strips_of(p, part);
+    struct strips strips = strips_of(p, swapped_in(f->experts, p), part);
     for (struct strip s; strips_next(&strips, &s);)
         strip_load(t, &s, to);
     return true;

@@ -2,8 +2,8 @@
  *
  * Families: qwen3_vl_moe and qwen3_vl (dense).  Both rope spellings (rope_scaling with
  * rope_theta beside it, rope_parameters) and both num_experts and num_local_experts are
- * read; what was read is written back.  The layout of expert tensors on disk follows
- * the family, never a guess from shapes. */
+ * read; what was read is written back.  Expert tensors lie in one of two layouts, which
+ * the shapes of a pair of them tell: no width fits both. */
 #ifndef CHECKPOINT_HF_H
 #define CHECKPOINT_HF_H
 
@@ -22,19 +22,31 @@ struct hf_processor { int64_t min_pixels, max_pixels; float mean[3], std[3]; };
 MUST_USE bool hf_processor_read(struct arena *a, const char *folder,
                                 struct hf_processor *out, bool *found);
 
+/* gate_up_proj and down_proj of D wide tokens and F wide experts. */
+enum expert_layout {
+    EXPERTS_AUTO,                       /* as the folder has them */
+    EXPERTS_RELEASED,                   /* [E, D, 2F] and [E, F, D], as published */
+    EXPERTS_TRANSFORMERS,               /* [E, 2F, D] and [E, D, F], as transformers
+                                         * saves them since 5.24 */
+};
+extern const char *const expert_layout_name[];          /* NULL at the end */
+
 struct hf_folder {                      /* all weight files of a folder, mapped */
     const char *path;
     int nfile;
     struct safetensors *file;
     int64_t ntensor;
     const struct disk_tensor **tensor;  /* sorted by name */
+    enum expert_layout experts;         /* EXPERTS_AUTO: there are none */
 };
 bool hf_has_torch_weights(const char *folder);   /* pytorch_model*.bin: not read here */
 /* model.safetensors or, where that is not there, the files of
  * model.safetensors.index.json.  A folder without either has no weights: hf_has_weights
- * says so beforehand. */
+ * says so beforehand.  The layout of experts is told by the shapes that these
+ * parameters have in the files; fails naming two tensors that are not of one. */
 bool hf_has_weights(const char *folder);
-MUST_USE bool hf_open(struct arena *a, const char *folder, struct hf_folder *out);
+MUST_USE bool hf_open(struct arena *a, const char *folder, const struct param *p,
+                      int64_t count, struct hf_folder *out);
 void hf_close(struct hf_folder *f);
 const struct disk_tensor *hf_find(const struct hf_folder *f, const char *name);
 /* Every parameter is there with the right shape; missing ones are listed, unused ones
@@ -54,6 +66,7 @@ struct hf_weights {
     const struct stretch *part;         /* [count] of each box: what this rank writes */
     int64_t count;
     bool retype;                        /* write `dtype` whatever `from` has */
+    enum expert_layout experts;         /* EXPERTS_AUTO: as in `from`, else released */
 };
 /* Write a folder that transformers loads: config and every other file of `from` copied
  * byte for byte, weights in files of at most `file_bytes` with an index when there is

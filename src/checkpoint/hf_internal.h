@@ -10,5 +10,9 @@ extern const char single_name[], index_name[], head_name[];
 const char **names_sorted(struct arena *a, const struct param *p, int64_t count);
 bool name_in(const char *const *sorted, int64_t count, const char *name);
 bool floating(enum dtype d);
+/* Does a file with this layout of experts have the param's last two dims of memory
+ * swapped?  And the tensor of it there: its name and shape. */
+bool swapped_in(enum expert_layout e, const struct param *p);
+struct disk_tensor tensor_in(enum expert_layout e, const struct param *p);
 
 #endif

@@ -22,6 +22,7 @@ struct saved {                          /* one tensor of the new folder */
 
 struct files {                          /* the new folder's weights */
     int64_t tensors, count;
+    enum expert_layout experts;
     struct saved *saved;                /* by name, and so by file */
     struct bytes *head;                 /* [count] how a file begins */
     int64_t *bytes;                     /* [count] of data behind that */
@@ -31,6 +32,12 @@ static int by_saved_name(const void *a, const void *b)
 {
     const struct saved *x = a, *y = b;
     return strcmp(x->head.name, y->head.name);
+}
+
+static enum expert_layout layout_of(const struct hf_folder *old,
+                                    const struct hf_weights *w)
+{
+    return w->experts ? w->experts : old->experts ? old->experts : EXPERTS_RELEASED;
 }
 
 /* What is written: the model's parameters and the old folder's unknown tensors, but no
@@ -46,9 +53,8 @@ static int64_t saved_list(struct arena *a, const struct hf_folder *old,
         const struct param *p = &w->param[i];
         const struct disk_tensor *t = old->ntensor ? hf_find(old, p->name) : NULL;
         bool keep = t && !w->retype && floating(t->dtype);
-        struct disk_tensor head = {.name = p->name, .dtype = keep ? t->dtype : dtype,
-                                   .ndim = p->ndim, .count = param_disk_count(p)};
-        memcpy(head.dim, p->dim, sizeof *p->dim * (size_t)p->ndim);
+        struct disk_tensor head = tensor_in(layout_of(old, w), p);
+        head.dtype = keep ? t->dtype : dtype;
         head.bytes = head.count * dtype_bytes(head.dtype);
         s[n++] = (struct saved){.head = head, .param = i};
     }
@@ -238,7 +244,7 @@ static bool param_write(struct writer *w, const struct saved *s, int64_t at)
     w->outlet.dtype = s->head.dtype;
     for (int64_t from = part.from; from < part.to; from += SLICE) {
         struct stretch slice = {from, MIN(from + SLICE, part.to)};
-        struct strips strips = strips_of(p, slice);
+        struct strips strips = strips_of(p, swapped_in(w->files->experts, p), slice);
         if (!w->weights->get(w->weights->arg, s->param, slice, w->slice))
             return false;
         for (struct strip x; strips_next(&strips, &x);)
@@ -326,12 +332,14 @@ bool hf_save(const struct comm *world, const char *folder, const char *from,
     char *path = arena_copy(&a, folder, size);
     char *part = arena_text(&a, "%s.vlmoe-part", path); /* nobody else's folder */
     bool ok = (world->rank > 0 || target_check(&a, path)) &&
-              (!hf_has_weights(from) || hf_open(&a, from, &old));
+              (!hf_has_weights(from) ||
+               hf_open(&a, from, weights->param, weights->count, &old));
     ok = comm_agree(world, ok);         /* nothing is written before that */
     if (ok) {
         struct saved *s;
         int64_t tensors = saved_list(&a, &old, weights, dtype, &s);
         struct files f = files_plan(&a, s, tensors, file_bytes);
+        f.experts = layout_of(&old, weights);
         heads_make(&a, &f);
         ok = folder_save(world, &a, part, path, from, &f, weights);
     }

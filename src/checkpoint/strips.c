@@ -26,11 +26,12 @@ static void block_find(struct strips *s)
     }
 }
 
-struct strips strips_of(const struct param *p, struct stretch part)
+struct strips strips_of(const struct param *p, bool swapped, struct stretch part)
 {
-    struct strips s = {.param = p, .part = part, .at = part.from};
+    struct strips s = {.param = p, .part = part, .swapped = swapped, .at = part.from};
+    REQUIRE(p->transposed || !swapped);
     REQUIRE(part.from <= part.to && part.to <= box_count(&p->box));
-    if (p->transposed && part.from < part.to) {
+    if (swapped && part.from < part.to) {
         s.row = part.from / last_size(&p->box);
         block_find(&s);
     }
@@ -79,5 +80,5 @@ bool strips_next(struct strips *s, struct strip *out)
 {
     if (s->part.from == s->part.to)
         return false;
-    return s->param->transposed ? swapped_next(s, out) : plain_next(s, out);
+    return s->swapped ? swapped_next(s, out) : plain_next(s, out);
 }

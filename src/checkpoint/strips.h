@@ -1,8 +1,8 @@
 /* strips.h - where the elements of a rank's part of a param lie in a model folder.
  *
- * Memory has the last two dims of experts swapped (param.transposed), boxes cut dims,
- * and FSDP cuts boxes anywhere; a file is row after row of the whole tensor.  A strip
- * is a run of elements that lie together there. */
+ * Memory may have the last two dims of experts swapped (param.transposed), boxes cut
+ * dims, and FSDP cuts boxes anywhere; a file is row after row of the whole tensor.  A
+ * strip is a run of elements that lie together there. */
 #ifndef CHECKPOINT_STRIPS_H
 #define CHECKPOINT_STRIPS_H
 
@@ -17,13 +17,15 @@ struct strip {
 struct strips {                         /* an iteration */
     const struct param *param;
     struct stretch part;
-    int64_t at;                         /* not transposed: next element of the box */
-    int64_t row, end, column;           /* transposed: rows [row, end) of the box are a
+    bool swapped;                       /* the file against memory */
+    int64_t at;                         /* not swapped: next element of the box */
+    int64_t row, end, column;           /* swapped: rows [row, end) of the box are a
                                          * block of one matrix, next is this column */
 };
 
-/* Elements `part` of p->box. */
-struct strips strips_of(const struct param *p, struct stretch part);
+/* Elements `part` of p->box; `swapped`, of a param that is transposed alone: the file
+ * has the last two dims of memory swapped. */
+struct strips strips_of(const struct param *p, bool swapped, struct stretch part);
 /* The next one; of a matrix in the order of the file. */
 bool strips_next(struct strips *s, struct strip *out);
 

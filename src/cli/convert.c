@@ -8,14 +8,22 @@ static bool run(struct arena *arena, int argc, char **argv)
 {
     struct arguments a = {.arena = arena};
     struct convert_options o = {0};
+    const char *experts = expert_layout_name[EXPERTS_AUTO];
     int64_t megabytes = 5000;
     const struct option option[] = {
         {"dtype", &o.dtype, NULL, NULL}, {"like", &o.like, NULL, NULL},
-        {"shard-mb", NULL, &megabytes, NULL}};
+        {"experts", &experts, NULL, NULL}, {"shard-mb", NULL, &megabytes, NULL}};
     if (!arguments_read(&a, argc, argv, option, COUNT(option), 2, 2))
         return false;
     if (o.dtype && strcmp(o.dtype, "f32") && strcmp(o.dtype, "bf16")) {
         fail("convert: --dtype %s is not f32 or bf16", o.dtype);
+        return fail_kind(FAULT_USAGE);
+    }
+    int layout = 0;
+    while (expert_layout_name[layout] && strcmp(experts, expert_layout_name[layout]))
+        layout++;
+    if (!expert_layout_name[layout]) {
+        fail("convert: --experts %s is not released or transformers", experts);
         return fail_kind(FAULT_USAGE);
     }
     if (megabytes == 0) {
@@ -26,6 +34,7 @@ static bool run(struct arena *arena, int argc, char **argv)
         return fail_kind(FAULT_USAGE);
     o.from = a.at[0];
     o.to = a.at[1];
+    o.experts = (enum expert_layout)layout;
     o.shard_bytes = megabytes * 1000000;
     if (!convert(&o))
         return false;
@@ -35,12 +44,17 @@ static bool run(struct arena *arena, int argc, char **argv)
 
 const struct command command_convert = {
     "convert",
-    "SRC DST [--dtype f32|bf16] [--like DIR] [--shard-mb N]",
+    "SRC DST [--dtype f32|bf16] [--experts released|transformers] [--like DIR] "
+    "[--shard-mb N]",
     "a model folder or training state into a model folder",
     "Writes a Hugging Face folder from another one, or from a training state\n"
     "(runs/NAME/checkpoints/step-N), some megabytes at a time.  --dtype changes the "
     "type of\n"
-    "the weights (else as in the model folder), --like names the folder whose config "
+    "the weights (else as in the model folder), --experts the layout of expert "
+    "tensors: as\n"
+    "published ([E,D,2F], [E,F,D]) or as transformers 5.24 saves them ([E,2F,D], "
+    "[E,D,F]);\n"
+    "else it stays as it is.  --like names the folder whose config "
     "and other\n"
     "files are taken, --shard-mb the largest weight file (5000).  DST must be new or "
     "empty.\n\n"

@@ -115,7 +115,8 @@ struct param {
     int unit, layer;
     int ndim;                           /* as on disk, whole model */
     int64_t dim[5];
-    bool transposed;                    /* disk holds the last two dims swapped */
+    bool transposed;                    /* dims as released: memory has the last two
+                                         * swapped (files may too: expert_layout) */
     unsigned on[3];                     /* axes that divide each of rows, 0 whole */
     int fused[3];                       /* blocks in a divided dim (gate | up: 2), each
                                          * divided by itself; 0 counts as 1 */

@@ -54,9 +54,9 @@ static const char *state_model(const struct state *s, struct arena *a)
     return copy;
 }
 
+/* `folder`: of weights; NULL: they are a state's. */
 static bool save(struct arena *a, const struct convert_options *o, const char *like,
-                 struct origin *from,
-                 bool (*get)(void *, int64_t, struct stretch, float *))
+                 const char *folder, struct origin *from)
 {
     struct model_config config;
     struct model model;
@@ -69,18 +69,24 @@ static bool save(struct arena *a, const struct convert_options *o, const char *l
         .segments = 1, .images = 1};
     model_record(a, &config, &least, &purpose, NULL, 0, &model);
     from->graph = &model.graph;
-    if (from->folder.nfile &&
-        !hf_check(&from->folder, model.graph.param, model.graph.nparam))
+    const struct param *param = model.graph.param;
+    int64_t count = model.graph.nparam;
+    if (folder && !(hf_open(a, folder, param, count, &from->folder) &&
+                    hf_check(&from->folder, param, count)))
         return false;
-    struct stretch *part = NEW(a, struct stretch, model.graph.nparam);
-    for (int64_t i = 0; i < model.graph.nparam; i++)
-        part[i] = (struct stretch){0, model.graph.param[i].count};
-    const struct hf_weights weights = {.get = get,
-                                       .arg = from,
-                                       .param = model.graph.param,
-                                       .part = part,
-                                       .count = model.graph.nparam,
-                                       .retype = o->dtype != NULL};
+    struct stretch *part = NEW(a, struct stretch, count);
+    for (int64_t i = 0; i < count; i++)
+        part[i] = (struct stretch){0, param[i].count};
+    bool as_found = folder && !o->experts && !hf_has_weights(like);
+    const struct hf_weights weights = {
+        .get = folder ? folder_get : state_get,
+        .arg = from,
+        .param = param,
+        .part = part,
+        .count = count,
+        .retype = o->dtype != NULL,
+        .experts = as_found ? from->folder.experts : o->experts,
+    };
     const int alone = 0;
     const struct comm self = comm_self("convert", &alone);
     return hf_save(&self, o->to, like, &weights, dtype, o->shard_bytes);
@@ -115,10 +121,10 @@ bool convert(const struct convert_options *o)
             ok = fail(
                 "convert: %s does not say which model it trains; name it with --like",
                 o->from);
-        ok = ok && save(&a, o, like, &from, state_get);
+        ok = ok && save(&a, o, like, NULL, &from);
     } else {
-        ok = source_check(&a, o->from) && hf_open(&a, o->from, &from.folder) &&
-             save(&a, o, like ? like : o->from, &from, folder_get);
+        ok = source_check(&a, o->from) &&
+             save(&a, o, like ? like : o->from, o->from, &from);
         hf_close(&from.folder);
     }
     arena_free(&a);

@@ -11,6 +11,7 @@ struct convert_options {
     const char *like;                   /* folder whose config and other files to take;
                                          * NULL: `from`, or what the state's run used */
     const char *dtype;                  /* "f32", "bf16", or NULL: as in `like` */
+    enum expert_layout experts;         /* EXPERTS_AUTO: as in `like`, or else `from` */
     int64_t shard_bytes;                /* of one weight file at most */
 };
 MUST_USE bool convert(const struct convert_options *o);

@@ -523,6 +523,14 @@ static void line_add(struct text *t, const struct recipe_field *f, const char *i
     }
 }
 
+int choice_of(const char *value, const char *const *names)
+{
+    int i = 0;
+    while (strcmp(names[i], value))
+        i++;
+    return i;
+}
+
 char *recipe_text_of(const struct recipe *r, struct arena *a)
 {
     struct text t = text_make(a);

@@ -54,6 +54,8 @@ MUST_USE bool recipe_set(struct recipe *r, const char *key, const char *value);
 MUST_USE bool recipe_check(const struct recipe *r);
 /* The resolved recipe as YAML, every key, in table order. */
 char *recipe_text_of(const struct recipe *r, struct arena *a);
+/* Which of `names` a checked choice is. */
+int choice_of(const char *value, const char *const *names);
 /* One line for every key with another value: "optim.lr 0.1 -> 0.2". */
 void recipe_changes(const struct recipe *from, const struct recipe *to, struct text *t);
 /* The key meant by "steps" or "section.kye": of this last part, else the nearest. */

@@ -14,14 +14,6 @@ static const char *or_null(const char *text)
     return *text ? text : NULL;
 }
 
-static int choice_of(const char *value, const char *const *names)
-{
-    int i = 0;
-    while (strcmp(names[i], value))
-        i++;
-    return i;
-}
-
 bool session_leads(const struct session *s)
 {
     return !s->rank || s->rank->rank == 0;

@@ -332,7 +332,9 @@ static bool export(struct trainer *t)
         metrics_phase("exporting the model");
     char *folder = path_join(&t->s.arena, t->run, "model");
     if (!weights_export(&t->s.model, t->s.machine, folder, r->model_path,
-                        strcmp(r->checkpoint_dtype, "bf16") ? DTYPE_F32 : DTYPE_BF16))
+                        strcmp(r->checkpoint_dtype, "bf16") ? DTYPE_F32 : DTYPE_BF16,
+                        (enum expert_layout)choice_of(r->checkpoint_experts,
+                                                      expert_layout_name)))
         return false;
     if (t->s.router_bias && session_leads(&t->s))
         log_warn("model",

@@ -34,7 +34,7 @@ bool weights_load(const struct model *m, struct machine *machine, const char *fo
 {
     struct arena a = arena_make("weights");
     struct hf_folder f;
-    bool ok = hf_open(&a, folder, &f);
+    bool ok = hf_open(&a, folder, m->graph.param, m->graph.nparam, &f);
     if (ok) {
         ok = weights_check(m, machine, &f);
         for (int i = 0; i < m->graph.nparam && ok; i++) {
@@ -62,7 +62,8 @@ static bool weight_get(void *arg, int64_t param, struct stretch part, float *to)
 }
 
 bool weights_export(const struct model *m, const struct machine *machine,
-                    const char *folder, const char *from, enum dtype dtype)
+                    const char *folder, const char *from, enum dtype dtype,
+                    enum expert_layout experts)
 {
     struct arena a = arena_make("export");
     struct exporter x = {m, machine};
@@ -71,7 +72,7 @@ bool weights_export(const struct model *m, const struct machine *machine,
         part[i] = param_duty(machine_plan(machine), i);
     const struct hf_weights weights = {
         .get = weight_get, .arg = &x, .param = m->graph.param, .part = part,
-        .count = m->graph.nparam,
+        .count = m->graph.nparam, .experts = experts,
     };
     bool ok =
         hf_save(machine_world(machine), folder, from, &weights, dtype, file_bytes);

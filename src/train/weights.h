@@ -15,7 +15,8 @@ MUST_USE bool weights_load(const struct model *m, struct machine *machine,
 /* A Hugging Face folder: config and other files from `from`.  Each rank writes its own
  * part; all call it. */
 MUST_USE bool weights_export(const struct model *m, const struct machine *machine,
-                             const char *folder, const char *from, enum dtype dtype);
+                             const char *folder, const char *from, enum dtype dtype,
+                             enum expert_layout experts);
 /* What an export is, but for a folder `from` with weights of other types. */
 struct hf_outline weights_outline(const struct model *m, enum dtype dtype);
 

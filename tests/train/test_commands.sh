@@ -192,6 +192,23 @@ works eval "$tiny/recipe.yaml" --model "$tiny/half" "${held[@]}" eval.rows=100 -
 true_that "bf16 loss" "($packed - $(number '^loss'))^2 < 0.01^2"
 diff -r -x model.safetensors "$model" "$tiny/copy" >/dev/null || tiny_fail "convert lost files"
 
+# experts as transformers has them: the same answers, and back the same bytes; training from
+# there writes that layout unless told otherwise
+five=$tiny/five
+works convert "$model" "$five" --experts transformers
+cmp -s "$model/model.safetensors" "$five/model.safetensors" && tiny_fail "--experts did nothing"
+works generate "$model" --image tests/data/image/base_420.jpg --tokens 8 && cp "$out" "$tiny/answer"
+works generate "$five" --image tests/data/image/base_420.jpg --tokens 8
+cmp "$out" "$tiny/answer" || tiny_fail "another answer from the other layout"
+works convert "$five" "$tiny/back" --experts released
+cmp "$model/model.safetensors" "$tiny/back/model.safetensors" || tiny_fail "--experts released"
+train_well five model.path="$five" train.steps=1 optim.lr=0
+cmp "$five/model.safetensors" "$tiny/runs/five/model/model.safetensors" ||
+    tiny_fail "an export in another layout than its model folder"
+train_well four model.path="$five" train.steps=1 optim.lr=0 checkpoint.experts=released
+cmp "$model/model.safetensors" "$tiny/runs/four/model/model.safetensors" ||
+    tiny_fail "checkpoint.experts=released"
+
 # ---- profile: its rows cover the step ----
 
 works profile "$tiny/recipe.yaml" --steps 3 --warmup 1 --trace "$tiny/trace.json"

@@ -124,7 +124,7 @@ static bool rank_import(struct rank *r, void *arg)
     struct param p[2];
     struct hf_folder f;
     params_make(j->cols, p);
-    bool ok = hf_open(&r->arena, j->to, &f) && hf_check(&f, p, 2);
+    bool ok = hf_open(&r->arena, j->to, p, 2, &f) && hf_check(&f, p, 2);
     for (int i = 0; i < 2 && ok; i++)
         ok = hf_load(&f, &p[i], share(&p[i], r),
                      data_of(j, i) + share(&p[i], r).from);

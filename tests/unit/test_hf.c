@@ -98,7 +98,7 @@ static bool opens(const char *folder)
 {
     struct arena a = arena_make("open");
     struct hf_folder f;
-    bool ok = hf_open(&a, folder, &f) && hf_check(&f, params, PARAMS);
+    bool ok = hf_open(&a, folder, params, PARAMS, &f) && hf_check(&f, params, PARAMS);
     hf_close(&f);
     arena_free(&a);
     return ok;
@@ -109,7 +109,7 @@ static void check(const char *folder)
 {
     struct arena a = arena_make("check");
     struct hf_folder f;
-    assert_ok(hf_open(&a, folder, &f));
+    assert_ok(hf_open(&a, folder, params, PARAMS, &f));
     assert_ok(hf_check(&f, params, PARAMS));
     for (int p = 0; p < PARAMS; p++) {
         int64_t count = param_disk_count(&params[p]);
@@ -146,7 +146,7 @@ static void test_single(void **state)
     assert_true(hf_has_weights(folder));
     check(folder);
     struct hf_folder f;
-    assert_ok(hf_open(&a, folder, &f));
+    assert_ok(hf_open(&a, folder, params, PARAMS, &f));
     assert_int_equal(f.nfile, 1);
     assert_int_equal(f.ntensor, 5);
     for (int64_t i = 1; i < f.ntensor; i++)
@@ -227,7 +227,7 @@ static void test_missing_and_wrong(void **state)
     struct disk_tensor t = {"p4", DTYPE_F32, 1, {3}, 3, 12, x};
     struct hf_folder f;
     file_write(folder, "model.safetensors", &t, 1);
-    assert_ok(hf_open(&a, folder, &f));
+    assert_ok(hf_open(&a, folder, params, PARAMS, &f));
     assert_fails(hf_check(&f, many, 9),
                  "lacks 8 of 9 tensors: p0, p1, p2, p3, p5, ...");
     assert_fails(hf_check(&f, many, 2), "lacks 2 of 2 tensors: p0, p1");
@@ -245,7 +245,7 @@ static void test_missing_and_wrong(void **state)
     t.dtype = DTYPE_I32;
     file_write(folder, "model.safetensors", &t, 1);
     many[4] = (struct param){.name = "p4", .ndim = 1, .dim = {3}};
-    assert_ok(hf_open(&a, folder, &f));
+    assert_ok(hf_open(&a, folder, params, PARAMS, &f));
     assert_fails(hf_check(&f, &many[4], 1),
                  "is I32 [3], the config wants F32 [3] of a");
     assert_fails(hf_load(&f, &many[4], nothing, x), "is I32 [3]");
@@ -267,25 +267,91 @@ static void test_tied(void **state)
     for (int i = 0; i < PARAMS; i++)
         t[i] = disk(&a, i, DTYPE_F32);
     file_write(folder, "model.safetensors", t, HEAD);   /* none */
-    assert_ok(hf_open(&a, folder, &f));
+    assert_ok(hf_open(&a, folder, params, PARAMS, &f));
     assert_ok(hf_check(&f, params, HEAD));
     hf_close(&f);
     t[HEAD].data = t[TABLE].data;                       /* the same */
     file_write(folder, "model.safetensors", t, PARAMS);
-    assert_ok(hf_open(&a, folder, &f));
+    assert_ok(hf_open(&a, folder, params, PARAMS, &f));
     assert_ok(hf_check(&f, params, HEAD));
     hf_close(&f);
     t[HEAD] = disk(&a, HEAD, DTYPE_F32);                /* another */
     file_write(folder, "model.safetensors", t, PARAMS);
-    assert_ok(hf_open(&a, folder, &f));
+    assert_ok(hf_open(&a, folder, params, PARAMS, &f));
     assert_fails(hf_check(&f, params, HEAD),
                  "tie_word_embeddings is true, but lm_head");
     hf_close(&f);
     t[HEAD].dim[0] = R, t[HEAD].dim[1] = V;             /* of another shape */
     file_write(folder, "model.safetensors", t, PARAMS);
-    assert_ok(hf_open(&a, folder, &f));
+    assert_ok(hf_open(&a, folder, params, PARAMS, &f));
     assert_fails(hf_check(&f, params, HEAD), "lm_head.weight differs from");
     hf_close(&f);
+    assert_ok(folder_remove(folder));
+    arena_free(&a);
+}
+
+/* Of a pair of expert tensors, whose shapes tell the layout together. */
+static struct disk_tensor pair_disk(struct arena *a, const struct param *p, bool swap)
+{
+    struct disk_tensor t = {.name = p->name, .dtype = DTYPE_F32, .ndim = 3};
+    memcpy(t.dim, p->dim, sizeof *p->dim * 3);
+    if (swap)
+        t.dim[1] = p->dim[2], t.dim[2] = p->dim[1];
+    t.count = disk_count(3, t.dim);
+    t.bytes = 4 * t.count;
+    float *x = NEW(a, float, t.count);
+    for (int64_t i = 0; i < t.count; i++)
+        x[i] = (float)i;
+    t.data = x;
+    return t;
+}
+
+/* D = 2F makes gate_up_proj square, D = F down_proj: the other one tells. */
+static void test_layouts(void **state)
+{
+    (void)state;
+    static const int64_t sizes[][2] = {{6, 4}, {8, 4}, {4, 4}, {4, 8}};       /* D, F */
+    struct arena a = arena_make("test");
+    char *folder = check_folder(&a);
+    for (int i = 0; i < COUNT(sizes); i++) {
+        int64_t D = sizes[i][0], F = sizes[i][1];
+        const struct param pair[] = {
+            {.name = "gate_up_proj", .ndim = 3, .dim = {E, D, 2 * F},
+             .transposed = true, .box = {3, {E, 2 * F, D}, {0}, {E, 2 * F, D}}},
+            {.name = "down_proj", .ndim = 3, .dim = {E, F, D}, .transposed = true,
+             .box = {3, {E, D, F}, {0}, {E, D, F}}},
+        };
+        struct hf_folder f;
+        for (int s = 0; s < 2; s++) {
+            const struct disk_tensor t[] = {pair_disk(&a, &pair[0], s),
+                                            pair_disk(&a, &pair[1], s)};
+            file_write(folder, "model.safetensors", t, 2);
+            assert_ok(hf_open(&a, folder, pair, 2, &f));
+            assert_int_equal(f.experts, s ? EXPERTS_TRANSFORMERS : EXPERTS_RELEASED);
+            assert_ok(hf_check(&f, pair, 2));
+            for (int p = 0; p < 2; p++) {
+                int64_t rows = pair[p].dim[1], cols = pair[p].dim[2];
+                float *x = NEW(&a, float, t[p].count);
+                assert_ok(hf_load(&f, &pair[p], (struct stretch){0, t[p].count}, x));
+                for (int64_t k = 0; k < t[p].count; k++) {
+                    int64_t e = k / rows / cols, c = k / rows % cols, r = k % rows;
+                    assert_true(x[k] == (float)(s ? k : (e * rows + r) * cols + c));
+                }
+            }
+            hf_close(&f);
+        }
+        if (D == F || D == 2 * F)       /* the square one goes with either */
+            continue;
+        for (int s = 0; s < 2; s++) {
+            const struct disk_tensor t[] = {pair_disk(&a, &pair[0], s),
+                                            pair_disk(&a, &pair[1], !s)};
+            file_write(folder, "model.safetensors", t, 2);
+            assert_fails(hf_open(&a, folder, pair, 2, &f), "not of one layout");
+            assert_non_null(strstr(fail_message(), "'gate_up_proj' is F32 ["));
+            assert_non_null(strstr(fail_message(), "'down_proj' is F32 ["));
+            assert_int_equal(fail_fault(), FAULT_CHECKPOINT);
+        }
+    }
     assert_ok(folder_remove(folder));
     arena_free(&a);
 }
@@ -318,7 +384,7 @@ static bool copy_as(const char *from, const char *folder, enum dtype d, bool ret
 {
     struct arena a = arena_make("copy");
     struct hf_folder f;
-    assert_ok(hf_open(&a, from, &f));
+    assert_ok(hf_open(&a, from, params, PARAMS, &f));
     struct hf_weights w = {.get = get_from_folder, .arg = &f, .param = params,
                            .part = all, .count = PARAMS, .retype = retype};
     bool ok = save(folder, from, &w, d, shard);
@@ -342,7 +408,7 @@ static void test_round_trip(void **state)
     assert_true(same_file(from, one, "chat_template.jinja"));
     check(one);
     struct hf_folder f;
-    assert_ok(hf_open(&a, one, &f));
+    assert_ok(hf_open(&a, one, params, PARAMS, &f));
     assert_int_equal(f.ntensor, 5);
     assert_memory_equal(hf_find(&f, "extra.table")->data, "\1\2\3", 3);
     assert_int_equal(hf_find(&f, params[TABLE].name)->dtype, DTYPE_BF16);
@@ -355,7 +421,7 @@ static void test_round_trip(void **state)
     assert_string_equal(check_names(&a, to), "deep two");     /* nothing left beside */
 
     assert_ok(copy_as(one, two, DTYPE_BF16, true, 1 << 20));    /* over an older one */
-    assert_ok(hf_open(&a, two, &f));
+    assert_ok(hf_open(&a, two, params, PARAMS, &f));
     for (int i = 0; i < PARAMS; i++)
         assert_int_equal(hf_find(&f, params[i].name)->dtype, DTYPE_BF16);
     assert_int_equal(hf_find(&f, "extra.table")->dtype, DTYPE_U8);
@@ -407,7 +473,7 @@ static bool rank_save(struct rank *r, void *arg)
         struct flat f = flat_make(box_count(&s.param[i].box), ways, 1);
         part[i] = flat_part(&f, r->rank % ways, 0, f.count);
     }
-    if (!hf_open(&r->arena, c->from, &s.f))
+    if (!hf_open(&r->arena, c->from, s.param, PARAMS, &s.f))
         return false;
     int experts = EXPERTS;
     struct hf_weights w = {.get = get_share, .arg = &s, .param = s.param, .part = part,
@@ -463,7 +529,7 @@ static void check_shards(const char *from, const char *to, int64_t most, int fil
     struct hf_folder f;
     assert_ok(copy_as(from, to, DTYPE_F32, false, most));
     check(to);
-    assert_ok(hf_open(&a, to, &f));
+    assert_ok(hf_open(&a, to, params, PARAMS, &f));
     assert_int_equal(f.nfile, files);
     int64_t total = 0;
     for (int i = 0; i < f.nfile; i++) {
@@ -527,14 +593,14 @@ static void test_places(void **state)
     /* weights of a folder that had none take the type asked for */
     assert_ok(folder_remove(path_join(&a, from, "model.safetensors")));
     struct hf_folder f;
-    assert_ok(hf_open(&a, x, &f));
+    assert_ok(hf_open(&a, x, params, PARAMS, &f));
     struct hf_weights w = {.get = get_from_folder, .arg = &f, .param = params,
                            .part = all, .count = PARAMS};
     char *y = path_join(&a, to, "y");
     assert_ok(save(y, from, &w, DTYPE_BF16, 1 << 20));
     hf_close(&f);
     check(y);
-    assert_ok(hf_open(&a, y, &f));
+    assert_ok(hf_open(&a, y, params, PARAMS, &f));
     assert_int_equal(f.ntensor, PARAMS);
     for (int64_t i = 0; i < PARAMS; i++)
         assert_int_equal(f.tensor[i]->dtype, DTYPE_BF16);
@@ -552,11 +618,11 @@ static void test_what_is_not_carried(void **state)
     struct arena a = arena_make("test");
     char *from = source_make(&a), *to = check_folder(&a), *x = path_join(&a, to, "x");
     struct hf_folder f, g;
-    assert_ok(hf_open(&a, from, &f));
+    assert_ok(hf_open(&a, from, params, PARAMS, &f));
     struct hf_weights w = {.get = get_from_folder, .arg = &f, .param = params,
                            .part = all, .count = HEAD};
     assert_ok(save(x, from, &w, DTYPE_F32, 1 << 20));
-    assert_ok(hf_open(&a, x, &g));
+    assert_ok(hf_open(&a, x, params, PARAMS, &g));
     assert_null(hf_find(&g, "lm_head.weight"));
     assert_non_null(hf_find(&g, "extra.table"));
     hf_close(&g);
@@ -566,7 +632,7 @@ static void test_what_is_not_carried(void **state)
     file_write(old, "model.safetensors", &t, 1);
     assert_ok(save(x, old, &w, DTYPE_BF16, 1 << 20));
     hf_close(&f);
-    assert_ok(hf_open(&a, x, &g));
+    assert_ok(hf_open(&a, x, params, PARAMS, &g));
     assert_int_equal(hf_find(&g, params[NORM].name)->dtype, DTYPE_BF16);
     hf_close(&g);
     assert_ok(folder_remove(from));
@@ -631,7 +697,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_single),        cmocka_unit_test(test_sharded),
         cmocka_unit_test(test_missing_and_wrong), cmocka_unit_test(test_tied),
-        cmocka_unit_test(test_round_trip),    cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_layouts),       cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_ranks),
         cmocka_unit_test(test_shards),        cmocka_unit_test(test_places),
         cmocka_unit_test(test_what_is_not_carried), cmocka_unit_test(test_failures),
     };
