@@ -81,7 +81,7 @@ static bool guess_folder(struct arena *a, const char *path, const char **format_
         return false;
     for (int64_t i = 0; i < count; i++) {
         shards += text_ends(name[i], ".tar");
-        images += image_named(name[i]);
+        images += image_named(name[i], false);
         texts += text_ends(name[i], ".json") || text_ends(name[i], ".jsonl");
         folders += folder_exists(path_join(a, path, name[i]));
     }
@@ -110,7 +110,7 @@ static bool guess(struct arena *a, const char *path, const char **format_name,
     }
     if (!file_exists(path))
         return fail("%s: no such file or folder", path);
-    if (image_named(path))
+    if (image_named(path, false))
         return fail("%s: is an image; give the path of the folder it is in", path);
     *why = "by the keys of its samples";
     *format_name = "auto";
@@ -123,7 +123,7 @@ static bool guess(struct arena *a, const char *path, const char **format_name,
 static bool name_matches(const char *pattern, const char *name)
 {
     bool not = *pattern == '!';
-    return (fnmatch(pattern + not, name, 0) == 0) != not;
+    return (fnmatch(pattern + not, name, FNM_EXTMATCH) == 0) != not;
 }
 
 static bool keep(struct arena *a, const struct source_options *o, struct source *s)

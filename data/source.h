@@ -1,6 +1,7 @@
 /* source.h - a data set as numbered samples, whatever its format.
  *
- *   folder       images with a caption in NAME.txt beside each (first line)
+ *   folder       images with a caption in NAME.txt beside each (first line); either
+ *                without the other is a bad sample
  *   llava, qwen  "conversations" of from/value, "image" or "images": a path or a list;
  *                "<image>" marks each image's place and owns one line break beside it
  *   sharegpt     the same, or "messages" of role/content; text stays exactly as it is
@@ -29,8 +30,8 @@ struct source_options {
     const char *images;                 /* where image paths start; NULL: the file's */
     const char *prompt;                 /* captions: what the user says; */
                                         /* NULL "Describe the image.", "" none */
-    const char *match;                  /* keep names like this (fnmatch), or, after
-                                         * "!", unlike it; NULL all */
+    const char *match;                  /* keep names like this (fnmatch, with "@(a|b)"
+                                         * and its like), or, after "!", unlike it */
     int64_t limit;                      /* then keep the first n; 0 all */
 };
 MUST_USE bool source_open(struct arena *a, const struct source_options *o,

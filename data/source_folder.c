@@ -1,6 +1,7 @@
 /* source_folder.c - a folder of images, each with its caption in NAME.txt beside it, in
- * the first line.  Names that start with a dot are left out: programs keep their own
- * things there. */
+ * the first line.  Files called like images of other kinds are samples too: their
+ * content says whether they can be read; so is a NAME.txt without an image, a bad one.
+ * Names that start with a dot are left out: programs keep their own things there. */
 #include "data/source_internal.h"
 
 #include "base/text.h"
@@ -15,6 +16,18 @@ struct folder {
     char **name;                        /* [total], below path, sorted bytewise */
     int64_t room;
 };
+
+/* Is there an image NAME.* for the caption NAME.txt?  Names are sorted: it is near. */
+static bool captioned(char **name, int64_t count, int64_t caption)
+{
+    size_t stem = strlen(name[caption]) - strlen("txt");        /* with its dot */
+    for (int step = -1; step <= 1; step += 2)
+        for (int64_t i = caption + step; i >= 0 && i < count &&
+             !strncmp(name[i], name[caption], stem); i += step)
+            if (image_named(name[i], false) && !strchr(name[i] + stem, '.'))
+                return true;
+    return false;
+}
 
 static bool folder_walk(struct arena *a, struct source *s, const char *below, int depth)
 {
@@ -33,7 +46,8 @@ static bool folder_walk(struct arena *a, struct source *s, const char *below, in
         if (folder_exists(path_join(a, f->path, inner))) {
             if (!folder_walk(a, s, inner, depth + 1))
                 return false;
-        } else if (image_named(name[i])) {
+        } else if (image_named(name[i], false) ||
+                   (text_ends(name[i], ".txt") && !captioned(name, count, i))) {
             GROW(a, f->name, s->total, f->room);
             f->name[s->total++] = inner;
         }
@@ -85,6 +99,8 @@ static bool folder_read(const struct source *s, int64_t index, struct arena *ite
 {
     (void)index;
     const char *path = caption_path(item, out->name);
+    if (!image_named(out->name, false))
+        return fail("a caption, but no image of that name beside it");
     if (file_size(path) < 0)
         return fail("no caption, expected it in %s", base_name(path));
     struct bytes caption;

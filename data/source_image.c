@@ -7,10 +7,19 @@
 #include <errno.h>
 #include <strings.h>
 
-bool image_named(const char *file)
+bool image_named(const char *file, bool readable)
 {
-    return text_ends(file, ".png") || text_ends(file, ".jpg") ||
-           text_ends(file, ".jpeg") || text_ends(file, ".webp");
+    static const char *const type[] = {".png", ".jpg", ".jpeg", ".webp", ".jpe",
+                                       ".jfif"};
+    static const char *const other[] = {
+        ".gif", ".bmp", ".tif", ".tiff", ".avif", ".heic", ".heif", ".jp2", ".jxl",
+        ".ico", ".tga", ".ppm", ".pgm", ".img", ".image"};
+    bool named = false;
+    for (int i = 0; i < COUNT(type); i++)
+        named |= text_ends(file, type[i]);
+    for (int i = 0; i < COUNT(other) && !readable; i++)
+        named |= text_ends(file, other[i]);
+    return named;
 }
 
 static int hex(char c)

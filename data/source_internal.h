@@ -71,7 +71,8 @@ MUST_USE bool sample_from_caption(struct arena *item, const char *prompt,
 MUST_USE bool image_reference(struct arena *item, const char *text, size_t size,
                               const struct shelf *shelf, const char *name,
                               struct image_source *out);
-bool image_named(const char *file);     /* by its extension, ASCII case ignored */
+/* Is it called like an image (`readable`: like one that can be read)?  Any case. */
+bool image_named(const char *file, bool readable);
 
 /* `size` bytes of an open file from `offset` on, with a NUL after them. */
 MUST_USE bool file_range(struct arena *item, int fd, int64_t offset, int64_t size,

@@ -1,7 +1,8 @@
 /* source_webdataset.c - tar shards whose members share a key: the name up to the first
- * dot of its last part.  A sample is a key's images (jpg, jpeg, png, webp; several in
- * the shard's order) with .json (messages, as in source_message.c) or a caption: .txt,
- * else the JSON's "caption".  Other members are left out.
+ * dot of its last part.  A sample is a key's images (several in the shard's order) with
+ * .json (messages, as in source_message.c) or a caption: .txt, else the JSON's
+ * "caption".  A member of another type makes its sample bad, unless it is known to be
+ * about the sample (a class, a hash): something to learn from would be lost.
  *
  * Names inside a shard are labels only: nothing is ever opened or written by them. */
 #include "data/source_internal.h"
@@ -35,24 +36,52 @@ static void path_add(struct arena *a, struct paths *p, char *path)
     p->at[p->count++] = path;
 }
 
+enum { SHARDS = 1000000 };              /* most that braces may stand for */
+
+/* The range in braces that `open` begins with, and how many digits its numbers have. */
+static bool range_read(const char *path, const char *open, long long *from,
+                       long long *to, int *digits, const char **behind)
+{
+    int end = 0;
+    errno = 0;
+    if (sscanf(open, "{%lld%n..%lld}%n", from, digits, to, &end) != 2 || !end ||
+        errno || *from < 0 || *to < *from)
+        return fail("%s: '%s' is not a range like {000..012}", path, open);
+    *digits -= 1;
+    *behind = open + end;
+    return true;
+}
+
+/* How many paths the braces stand for, before any of them is made. */
+static bool braces_count(const char *path, int64_t *count)
+{
+    *count = 1;
+    for (const char *at = strchr(path, '{'); at; at = strchr(at, '{')) {
+        long long from, to;
+        int digits;
+        if (!range_read(path, at, &from, &to, &digits, &at))
+            return false;
+        if (to - from >= SHARDS / *count)
+            return fail("%s: its braces stand for more than %d shards", path, SHARDS);
+        *count *= to - from + 1;
+    }
+    return true;
+}
+
 static bool braces_expand(struct arena *a, const char *path, struct paths *p)
 {
-    enum { MOST = 1000000 };
-    const char *open = strchr(path, '{');
+    const char *open = strchr(path, '{'), *behind = NULL;
     if (!open) {
         path_add(a, p, arena_text(a, "%s", path));
         return true;
     }
     long long from, to;
-    int digits = 0, end = 0;
-    if (sscanf(open, "{%lld%n..%lld}%n", &from, &digits, &to, &end) != 2 || !end ||
-        from < 0 || to < from)
-        return fail("%s: '%s' is not a range like {000..012}", path, open);
-    if (to - from >= MOST)
-        return fail("%s: %lld shards, expected at most %d", path, to - from + 1, MOST);
+    int digits;
+    if (!range_read(path, open, &from, &to, &digits, &behind))
+        return false;
     for (long long i = from; i <= to; i++)
         if (!braces_expand(a, arena_text(a, "%.*s%0*lld%s", (int)(open - path), path,
-                                         digits - 1, i, open + end), p))
+                                         digits, i, behind), p))
             return false;
     return true;
 }
@@ -69,9 +98,9 @@ static void glob_expand(struct arena *a, const char *path, struct paths *p)
 
 static bool shards_find(struct arena *a, const char *path, struct paths *p)
 {
+    int64_t count;
     if (folder_exists(path)) {
         char **name;
-        int64_t count;
         if (!folder_list(a, path, &name, &count))
             return false;
         for (int64_t i = 0; i < count; i++)
@@ -83,7 +112,7 @@ static bool shards_find(struct arena *a, const char *path, struct paths *p)
         glob_expand(a, path, p);
         if (p->count)
             qsort(p->at, (size_t)p->count, sizeof *p->at, name_order);
-    } else if (!braces_expand(a, path, p)) {
+    } else if (!braces_count(path, &count) || !braces_expand(a, path, p)) {
         return false;
     }
     return p->count || fail("%s: no tar shards", path);
@@ -91,12 +120,11 @@ static bool shards_find(struct arena *a, const char *path, struct paths *p)
 
 /* ---- members to groups ---- */
 
-/* Bytes of the key, or -1: a name without a key or an extension. */
+/* Bytes of the key, or -1: a hidden file, which programs keep for themselves. */
 static int key_size(const char *name)
 {
     const char *base = base_name(name);
-    const char *dot = strchr(base, '.');
-    return dot && dot > base && dot[1] ? (int)(dot - name) : -1;
+    return *base == '.' ? -1 : (int)(base + strcspn(base, ".") - name);
 }
 
 static bool same_key(const char *a, const char *b)
@@ -202,13 +230,31 @@ static bool text_once(const char *label, struct bytes *had, struct bytes got)
     return true;
 }
 
+/* Types of members that say something about a sample, and nothing to learn. */
+static bool about(const char *name)
+{
+    static const char *const type[] = {".cls", ".cls2", ".id", ".idx", ".index", ".key",
+                                       ".url", ".md5", ".sha256", ".license"};
+    for (int i = 0; i < COUNT(type); i++)
+        if (text_ends(name, type[i]))
+            return true;
+    return false;
+}
+
 static bool member_read(struct arena *item, int fd, const struct shard *d,
                         const struct tar_member *m, struct contents *c)
 {
     const char *label = base_name(m->name);
-    bool image = image_named(m->name), json = text_ends(m->name, ".json");
-    if (!image && !json && !text_ends(m->name, ".txt"))
+    bool image = image_named(m->name, true), json = text_ends(m->name, ".json");
+    if (about(m->name))
         return true;
+    if (!image && !json && !text_ends(m->name, ".txt"))
+        return fail("member %s is of unknown type, expected .jpg, .png, .webp, .json "
+                    "or .txt",
+                    label);
+    if (!m->offset)
+        return fail("member %s is a link that leads to no file of the shard, or a pipe "
+                    "or device", label);
     if (m->size > IMAGE_BYTES)
         return fail("member %s has %lld bytes, the limit is %d", label,
                     (long long)m->size, IMAGE_BYTES);
@@ -217,6 +263,9 @@ static bool member_read(struct arena *item, int fd, const struct shard *d,
         return fail_in("member %s", label);
     if (!image)
         return text_once(json ? "json" : "txt", json ? &c->json : &c->text, got);
+    for (int i = 0; i < c->count; i++)
+        if (!strcmp(c->label[i], label))
+            return fail("has two members %s, expected one", label);
     int i = c->count++;
     c->label[i] = label;
     c->image[i] = (struct image_source){
@@ -259,6 +308,8 @@ static bool contents_sample(const struct source *s, struct arena *item,
     if (!text.at)
         return fail("no text, expected a .txt member or a .json member with "
                     "'messages', 'conversations' or 'caption'");
+    if (!c->count)
+        return fail("a caption, but no image");
     out->nimage = c->count;
     out->image = c->image;
     return sample_from_caption(item, s->prompt, text, out);

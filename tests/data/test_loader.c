@@ -674,7 +674,7 @@ static void real_pictures_fill_rows(void **state)
     data_open(&d);
     struct source *source;
     struct mix *mix;
-    struct source_options from = {.path = stamps, .format = "folder",
+    struct source_options from = {.path = stamps, .format = "folder", .match = "*.png",
                                   .prompt = "What is this?"};
     assert_ok(source_open(&d.arena, &from, &source));
     struct mix_part part = {source, 1, "stamps"};

@@ -11,7 +11,8 @@ static void test_folder(void **state)
     struct scratch s = scratch_make();
     static const char *const image[] = {
         "b.PNG",    "a/z.png",   "a.b.jpeg", "a/B.webp",    "a-b/x.jpg",
-        "none.png", "blank.png", "bad.png",  ".hidden.png", ".git/x.png"};
+        "none.png", "blank.png", "bad.png",  ".hidden.png", ".git/x.png",
+        "f.tiff",   "s.png",     "s.t.png"};
     for (int i = 0; i < COUNT(image); i++)
         scratch_png(&s, image[i]);
     scratch_text(&s, "b.txt", "\xef\xbb\xbf  A ball. \r\nde.utf8=Ein Ball.\n");
@@ -21,6 +22,14 @@ static void test_folder(void **state)
     scratch_text(&s, "a-b/x.txt", "X");
     scratch_text(&s, "blank.txt", " \nsecond line");
     scratch_text(&s, "bad.txt", "\xff\xfe");
+    scratch_text(&s, "f.txt", "Called a TIFF.");
+    scratch_text(&s, "g.gif", "GIF89a");
+    scratch_text(&s, "g.txt", "A real GIF.");
+    scratch_text(&s, "s.txt", "S.");
+    scratch_text(&s, "s.t.u.txt", "No image of that name.");
+    scratch_text(&s, "v.svg", "<svg/>");
+    scratch_text(&s, "v.txt", "A drawing.");
+    scratch_text(&s, "a/alone.txt", "Alone.");
     /* bytewise by the whole path: '-' < '.' < '/' */
     static const struct {
         const char *name, *expected;
@@ -28,11 +37,18 @@ static void test_folder(void **state)
         {"a-b/x.jpg", "user[<0>Describe the image.] assistant[X]"},
         {"a.b.jpeg", "user[<0>Describe the image.] assistant[<image> A boat.]"},
         {"a/B.webp", "user[<0>Describe the image.] assistant[\xc3\x84pfel]"},
+        {"a/alone.txt", "a caption, but no image of that name"},
         {"a/z.png", "user[<0>Describe the image.] assistant[A zebra.]"},
         {"b.PNG", "user[<0>Describe the image.] assistant[A ball.]"},
         {"bad.png", "bad.txt: the caption is not UTF-8"},
         {"blank.png", "blank.txt: the caption is empty"},
+        {"f.tiff", "user[<0>Describe the image.] assistant[Called a TIFF.]"},
+        {"g.gif", "user[<0>Describe the image.] assistant[A real GIF.]"},
         {"none.png", "no caption, expected it in none.txt"},
+        {"s.png", "user[<0>Describe the image.] assistant[S.]"},
+        {"s.t.png", "no caption, expected it in s.t.txt"},
+        {"s.t.u.txt", "a caption, but no image of that name"},
+        {"v.txt", "a caption, but no image of that name"},
     };
     struct source *from = scratch_open(&s, arena_text(&s.arena, "%s/", s.folder), NULL);
     assert_string_equal(source_format(from), "folder");
@@ -46,7 +62,8 @@ static void test_folder(void **state)
             assert_false(got.mock);
             struct bytes file;
             assert_true(image_source_read(&s.arena, &got.image[0], &file));
-            assert_memory_equal(file.at, png, sizeof png);
+            assert_memory_equal(file.at, text_ends(got.name, "gif") ? "GIF89a" :
+                                (const char *)png, (size_t)file.size);
         } else {
             ASSERT_SAYS(sample[i].name, sample[i].expected);
             assert_int_equal(fail_fault(), FAULT_DATA);
@@ -54,7 +71,7 @@ static void test_folder(void **state)
     }
     uint64_t hash = source_hash(from);
     source_close(from);
-    struct source_options o = {.path = s.folder, .prompt = "", .match = "a/*"};
+    struct source_options o = {.path = s.folder, .prompt = "", .match = "a/@(B|z).*"};
     assert_true(source_open(&s.arena, &o, &from));
     assert_int_equal(source_count(from), 2);
     struct sample got;

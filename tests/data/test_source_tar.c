@@ -59,6 +59,13 @@ static char *tar_write(struct scratch *s, const char *name, struct text *t)
     return scratch_bytes(s, name, t->at, (size_t)t->size);
 }
 
+/* The name without folders and extension. */
+static char *base_of(struct scratch *s, const char *name)
+{
+    const char *base = strrchr(name, '/') + 1;
+    return arena_copy(&s->arena, base, strcspn(base, "."));
+}
+
 static char *read_text(struct scratch *s, const struct source *from, int64_t index)
 {
     struct sample got;
@@ -85,7 +92,8 @@ static void test_members(void **state)
     tar_png(&t, "dir/000.jpg");
     tar_add(&t, "dir/000.txt", "A cat.\non a mat\n");
     tar_add(&t, "dir/000.cls", "7");
-    tar_add(&t, "../../etc/001.txt", "No image.");
+    tar_png(&t, "../../etc/001.jpg");
+    tar_add(&t, "../../etc/001.txt", "Outside.");
     tar_png(&t, "002.b.png");
     tar_png(&t, "002.a.png");
     tar_add(&t, "002.json",
@@ -111,6 +119,10 @@ static void test_members(void **state)
     tar_add(&t, "y.txt", "Umlaut.");
     tar_add(&t, ".hidden", "x");
     tar_add(&t, "noextension", "x");
+    tar_add(&t, "dot.", "x");
+    tar_add(&t, "twice.jpg", "x");
+    tar_add(&t, "twice.jpg", "x");
+    entry_add(&t, "pipe.jpg", '6', "", 0);
     tar_png(&t, "006.png");
     tar_add(&t, "007.json",
             "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": "
@@ -126,12 +138,16 @@ static void test_members(void **state)
             "\"text\", \"text\": \"<image>\"}, {\"type\": \"image\"}]}]}");
     static const char *const expected[] = {
         "user[<0>Describe the image.] assistant[A cat.\non a mat]",
-        "user[Describe the image.] assistant[No image.]",
+        "user[<0>Describe the image.] assistant[Outside.]",
         "user[<0>?<1>]",
         "user[<0>What?]",
         "user[<0>Describe the image.] assistant[A dog.]",
         "user[<0>Describe the image.] assistant[Long.]",
-        "user[Describe the image.] assistant[Umlaut.]",
+        "x.tar:\xc3\xa4.x/5: a caption, but no image",
+        "x.tar:noextension: member noextension is of unknown type",
+        "x.tar:dot: member dot. is of unknown type",
+        "x.tar:twice: has two members twice.jpg",
+        "x.tar:pipe: member pipe.jpg is a link that leads to no file of the shard",
         "x.tar:006: no text, expected a .txt member",
         "x.tar:007: messages[0].content[0]: image: image '../x.png' is none of the 0",
         "x.tar:008: 2 '<image>' placeholders but 1 images; text begins "
@@ -187,6 +203,155 @@ static void test_cut(void **state)
     o.path = scratch_bytes(&s, "y.tar", "\x1f\x8b\x08\0\0\0\0\0", 8);
     assert_false(source_open(&s.arena, &o, &from));
     ASSERT_SAYS("y.tar");
+    scratch_remove(&s);
+}
+
+/* Damage is where the member begins whose header cannot be read, whatever it says and
+ * whatever long name comes before it; what follows the end of an archive is refused. */
+static void test_damage(void **state)
+{
+    (void)state;
+    struct scratch s = scratch_make();
+    struct text t = text_make(&s.arena);
+    char *name = NEW(&s.arena, char, 150);
+    memset(name, 'n', 120);
+    tar_add(&t, "a.txt", "A.");
+    entry_add(&t, "././@LongLink", 'L', name, 121);
+    tar_png(&t, "short.png");
+    tar_add(&t, "c.txt", "C.");
+    tar_write(&s, "x.tar", &t);
+    static const struct { int header, member; } damage[] = {
+        {1024, 1024}, {2048, 1024}, {3072, 3072}};
+    static const struct { int at; unsigned char value; const char *words; } field[] = {
+        {5, '?', "damaged at byte %d: "}, {150, '9', "damaged at byte %d: "},
+        {124, 0xff, "damaged at byte %d: "}, {124, '7', "byte %d"}};
+    for (int i = 0; i < COUNT(damage) * COUNT(field); i++) {
+        int header = damage[i / COUNT(field)].header, k = i % COUNT(field);
+        char *bad = arena_copy(&s.arena, t.at, (size_t)t.size);
+        bad[header + field[k].at] = (char)field[k].value;
+        unsigned sum = 8 * ' ';
+        for (int n = 0; n < 512; n++)
+            sum += n < 148 || n >= 156 ? (unsigned char)bad[header + n] : 0;
+        if (field[k].at == 124)         /* a checksum that fits the damage */
+            snprintf(bad + header + 148, 8, "%06o", sum);
+        struct source_options o = {
+            .path = scratch_bytes(&s, "x.tar", bad, (size_t)t.size)};
+        struct source *from;
+        assert_false(source_open(&s.arena, &o, &from));
+        char words[64];
+        snprintf(words, sizeof words, field[k].words,
+                 damage[i / COUNT(field)].member);
+        ASSERT_SAYS("x.tar", words);
+    }
+    char *more = arena_copy(&s.arena, t.at, (size_t)t.size);
+    more[t.size - 1] = 'x';             /* behind the first of the two end blocks */
+    struct source_options o = {.path = scratch_bytes(&s, "x.tar", more,
+                                                     (size_t)t.size)};
+    struct source *from;
+    assert_false(source_open(&s.arena, &o, &from));
+    ASSERT_SAYS("x.tar", arena_text(&s.arena, "at byte %lld, behind the end",
+                                    (long long)t.size - 512));
+    scratch_remove(&s);
+}
+
+/* A link is the file that it leads to, wherever that lies in the shard. */
+static void test_links(void **state)
+{
+    (void)state;
+    struct scratch s = scratch_make();
+    struct text t = text_make(&s.arena);
+    static const struct { const char *name, *target; char type; bool found; } link[] = {
+        {"x/hard.png", "./x/a.png", '1', true},
+        {"x/soft.png", "a.png", '2', true},
+        {"x/later.png", "../y/b.png", '2', true},
+        {"x/chain.png", "soft.png", '2', true},
+        {"x/same.png", "../x/../x//./a.png", '2', true},
+        {"x/gone.png", "none.png", '2', false},
+        {"x/out.png", "/x/a.png", '2', false},
+        {"x/up.png", "../../x/a.png", '2', false},
+        {"x/self.png", "self.png", '2', false},
+        {"x/there.png", "back.png", '2', false},
+        {"x/back.png", "there.png", '2', false},
+        {"x/folder.png", "../x", '2', false}};
+    tar_png(&t, "x/a.png");
+    tar_add(&t, "x/a.txt", "A.");
+    for (int i = 0; i < COUNT(link); i++) {
+        int64_t at = t.size;
+        entry_add(&t, link[i].name, link[i].type, "", 0);
+        char *head = t.at + at;
+        memcpy(head + 157, link[i].target, strlen(link[i].target));
+        unsigned sum = 8 * ' ';
+        for (int n = 0; n < 512; n++)
+            sum += n < 148 || n >= 156 ? (unsigned char)head[n] : 0;
+        snprintf(head + 148, 8, "%06o", sum);
+        tar_add(&t, arena_text(&s.arena, "x/%s.txt", base_of(&s, link[i].name)), "L.");
+    }
+    tar_png(&t, "y/b.png");
+    tar_add(&t, "y/b.txt", "B.");
+    const char *path = tar_write(&s, "x.tar", &t);
+    for (int round = 0; round < 2; round++) { /* the second by the kept index */
+        struct source *from = scratch_open(&s, path, NULL);
+        assert_int_equal(source_count(from), COUNT(link) + 2);
+        for (int i = 0; i < COUNT(link); i++) {
+            char *got = read_text(&s, from, i + 1);
+            if (!strstr(got, link[i].found
+                                 ? "user[<0>Describe the image.] assistant[L.]"
+                                 : arena_text(&s.arena, "member %s.png is a link that "
+                                              "leads to no file",
+                                              base_of(&s, link[i].name))))
+                fail_msg("%s: got %s", link[i].name, got);
+        }
+        source_close(from);
+    }
+    scratch_remove(&s);
+}
+
+/* Shards as the world has them. */
+static void test_cases(void **state)
+{
+    (void)state;
+    static const char cases[] = "tests/data/shard";
+    struct scratch s = scratch_make();
+    struct bytes file;
+    assert_ok(file_read(&s.arena, path_join(&s.arena, cases, "concatenated.tar"),
+                        1 << 20, &file));
+    struct source_options o = {
+        .path = scratch_bytes(&s, "x.tar", file.at, (size_t)file.size)};
+    struct source *from;
+    assert_false(source_open(&s.arena, &o, &from));
+    ASSERT_SAYS("x.tar: goes on at byte ", "two archives");
+    assert_ok(file_read(&s.arena, path_join(&s.arena, cases, "hardlink.tar"), 1 << 20,
+                        &file));
+    from = scratch_open(&s, scratch_bytes(&s, "x.tar", file.at, (size_t)file.size),
+                        NULL);
+    struct sample first, second;
+    assert_ok(source_read(from, 0, &s.arena, &first));
+    assert_ok(source_read(from, 1, &s.arena, &second));
+    assert_int_equal(second.nimage, 1);
+    assert_int_equal(first.image[0].data.size, second.image[0].data.size);
+    assert_memory_equal(first.image[0].data.at, second.image[0].data.at,
+                        first.image[0].data.size);
+    source_close(from);
+    assert_ok(file_read(&s.arena, path_join(&s.arena, cases, "unknown-types.tar"),
+                        1 << 20, &file));
+    from = scratch_open(&s, scratch_bytes(&s, "x.tar", file.at, (size_t)file.size),
+                        NULL);
+    static const char *const expected[] = {
+        ":a0: member a0.gif is of unknown type",
+        ":a1: member a1.avif is of unknown type",
+        ":a2: member a2.tiff is of unknown type", NULL,
+        ":a4: member a4.img is of unknown type"};
+    assert_int_equal(source_count(from), COUNT(expected));
+    for (int i = 0; i < COUNT(expected); i++) {
+        bool good = source_read(from, i, &s.arena, &first);
+        assert_int_equal(good, !expected[i]);
+        if (good)
+            assert_string_equal(sample_print(&s.arena, &first),
+                                "user[<0>Describe the image.] assistant[ok]");
+        else
+            ASSERT_SAYS(expected[i]);
+    }
+    source_close(from);
     scratch_remove(&s);
 }
 
@@ -267,6 +432,7 @@ static void test_shard_names(void **state)
     struct scratch s = scratch_make();
     for (int i = 8; i < 12; i++) {
         struct text t = text_make(&s.arena);
+        tar_png(&t, arena_text(&s.arena, "k%d.png", i));
         tar_add(&t, arena_text(&s.arena, "k%d.txt", i), arena_text(&s.arena, "%d", i));
         tar_write(&s, arena_text(&s.arena, "x-%03d.tar", i), &t);
     }
@@ -284,7 +450,12 @@ static void test_shard_names(void **state)
         {"x-{a,b}.tar", 0, "not a range"},
         {"y*.tar", 0, "no tar shards"},
         {"x-{011..008}.tar", 0, "not a range"},
-        {"x-{0..9999999999}.tar", 0, "at most"},
+        {"x-{0..9999999999}.tar", 0, "more than 1000000 shards"},
+        {"x-{0..9223372036854775807}.tar", 0, "more than 1000000 shards"},
+        {"x-{0..9223372036854775808}.tar", 0, "not a range"},
+        {"x-{0..9999}{0..9999}.tar", 0, "more than 1000000 shards"},
+        {"x-{1..9}{1..9}{1..9}{1..9}{1..9}{1..9}{1..9}{1..9}{1..9}.tar", 0,
+         "more than 1000000 shards"},
     };
     for (int i = 0; i < COUNT(found); i++) {
         struct source_options o = {.path = path_join(&s.arena, s.folder, found[i].path),
@@ -433,6 +604,8 @@ int main(void)
     log_set(LOG_WARN, 0);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_members),     cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_damage),      cmocka_unit_test(test_links),
+        cmocka_unit_test(test_cases),
         cmocka_unit_test(test_apart),       cmocka_unit_test(test_index),
         cmocka_unit_test(test_shard_names), cmocka_unit_test(test_pack),
         cmocka_unit_test(test_threads),
