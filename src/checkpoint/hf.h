@@ -16,11 +16,17 @@ MUST_USE bool hf_config_read(struct arena *a, const char *folder,
                              struct model_config *out);
 MUST_USE bool hf_config_parse(const char *name, const char *json, int64_t size,
                               struct model_config *out);
-/* min and max pixels, mean and deviation of preprocessor_config.json, if there is one
- * (`found`); what it does not say keeps its value. */
-struct hf_processor { int64_t min_pixels, max_pixels; float mean[3], std[3]; };
+/* What preprocessor_config.json or processor_config.json says of images, where there is
+ * one; what it does not say keeps its value.  Where both are they must say the same.
+ * It fails, too, where they want other patches than are in `out`. */
+struct hf_processor {
+    const char *file;                   /* whose words these are; NULL: nobody's */
+    int64_t min_pixels, max_pixels;
+    float mean[3], std[3];
+    int patch, frames, merge;           /* the config's */
+};
 MUST_USE bool hf_processor_read(struct arena *a, const char *folder,
-                                struct hf_processor *out, bool *found);
+                                struct hf_processor *out);
 
 /* gate_up_proj and down_proj of D wide tokens and F wide experts. */
 enum expert_layout {

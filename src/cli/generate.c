@@ -103,7 +103,7 @@ const struct command command_generate = {
     "a model's greedy answer to images and a prompt",
     "Prints the answer of a Hugging Face model folder.  Image limits come from the "
     "folder's\n"
-    "preprocessor_config.json; data.* and batch.* may be overridden.  --image may be "
+    "processor file; data.* and batch.* may be overridden.  --image may be "
     "given\nseveral times: the images come in that order before the prompt, or where "
     "<image>\nstands in it.  Without a prompt it is \"Describe the image.\"; an answer "
     "ends after\n--tokens (128) at the latest.\n\n"

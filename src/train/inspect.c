@@ -3,6 +3,7 @@
 
 #include "checkpoint/hf.h"
 #include "data/shard.h"
+#include "train/image_shape.h"
 
 #include <inttypes.h>
 
@@ -88,39 +89,20 @@ static bool name_find(const char *what, const char *name, const char *const *nam
 }
 
 static bool shape_read(struct arena *a, const struct inspect_image *o,
-                       struct image_shape *shape, int *exif)
+                       struct image_shape *shape, int *exif, const char **from)
 {
     int rule;
-    bool found;
-    *shape = image_shape_default;
+    const struct image_limits_given given = {o->min_pixels, o->max_pixels};
+    struct model_config c = {.vision = {.patch = image_shape_default.patch,
+                                        .frames = image_shape_default.frames,
+                                        .merge = image_shape_default.merge}};
     if (!name_find("rule", o->rule, resize_rule_name, 2, &rule) ||
-        !name_find("exif", o->exif, exif_rule_name, 2, exif))
+        !name_find("exif", o->exif, exif_rule_name, 2, exif) ||
+        (o->model && !hf_config_read(a, o->model, &c)) ||
+        !image_shape_read(a, o->model, &c.vision, given, shape, from))
         return false;
     shape->rule = (enum resize_rule)rule;
-    if (o->model) {
-        struct model_config c;
-        struct hf_processor p = {.min_pixels = shape->min_pixels,
-                                 .max_pixels = shape->max_pixels};
-        memcpy(p.mean, shape->mean, sizeof p.mean);
-        memcpy(p.std, shape->std, sizeof p.std);
-        if (!hf_config_read(a, o->model, &c) ||
-            !hf_processor_read(a, o->model, &p, &found))
-            return false;
-        shape->patch = c.vision.patch;
-        shape->frames = c.vision.frames;
-        shape->merge = c.vision.merge;
-        shape->min_pixels = p.min_pixels;
-        shape->max_pixels = p.max_pixels;
-        memcpy(shape->mean, p.mean, sizeof p.mean);
-        memcpy(shape->std, p.std, sizeof p.std);
-    }
-    shape->min_pixels = o->min_pixels ? o->min_pixels : shape->min_pixels;
-    shape->max_pixels = o->max_pixels ? o->max_pixels : shape->max_pixels;
-    if (shape->min_pixels <= shape->max_pixels)
-        return true;
-    fail("data: min pixels %" PRId64 " are above max pixels %" PRId64,
-         shape->min_pixels, shape->max_pixels);
-    return fail_kind(FAULT_USAGE);
+    return true;
 }
 
 static bool patches_write(struct arena *a, const char *path, const struct patches *p,
@@ -161,11 +143,11 @@ bool inspect_images(const struct inspect_image *o, const char *const *file, int 
     struct image_shape shape;
     struct patches *p = NEW(&a, struct patches, count);
     int exif;
-    bool ok = shape_read(&a, o, &shape, &exif);
+    const char *from;
+    bool ok = shape_read(&a, o, &shape, &exif, &from);
     if (ok)
-        text_add(t, "limits of %s: %" PRId64 " to %" PRId64 " pixels, %d for a token\n",
-                 o->model ? o->model : "the model family (--model names a folder)",
-                 shape.min_pixels, shape.max_pixels,
+        text_add(t, "limits: %" PRId64 " to %" PRId64 " pixels (%s), %d for a token\n",
+                 shape.min_pixels, shape.max_pixels, from,
                  shape.patch * shape.patch * shape.merge * shape.merge);
     for (int i = 0; i < count && ok; i++) {
         struct image_source source = {.path = file[i], .name = file[i]};

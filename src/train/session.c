@@ -2,6 +2,7 @@
 #include "train/session.h"
 
 #include "base/log.h"
+#include "train/image_shape.h"
 #include "train/weights.h"
 
 #include <inttypes.h>
@@ -301,33 +302,22 @@ static bool sources_open(struct session *s, struct mix_part *part)
     return true;
 }
 
-static bool image_shape_read(struct session *s, struct image_shape *shape)
+static bool shape_read(struct session *s, struct image_shape *shape)
 {
     const struct recipe *r = s->recipe;
     const struct vision_config *v = &s->model.config.vision;
-    *shape = image_shape_default;
-    struct hf_processor p = {.min_pixels = shape->min_pixels,
-                             .max_pixels = shape->max_pixels};
-    bool found;
-    memcpy(p.mean, shape->mean, sizeof p.mean);
-    memcpy(p.std, shape->std, sizeof p.std);
-    if (!hf_processor_read(&s->arena, r->model_path, &p, &found))
+    const struct image_limits_given given = {r->data_min_pixels, r->data_max_pixels};
+    const char *from;
+    if (!image_shape_read(&s->arena, r->model_path, v, given, shape, &from))
         return false;
-    shape->patch = v->patch;
-    shape->frames = v->frames;
-    shape->merge = v->merge;
-    shape->min_pixels = r->data_min_pixels ? r->data_min_pixels : p.min_pixels;
-    shape->max_pixels = r->data_max_pixels ? r->data_max_pixels : p.max_pixels;
-    memcpy(shape->mean, p.mean, sizeof p.mean);
-    memcpy(shape->std, p.std, sizeof p.std);
     shape->rule = (enum resize_rule)choice_of(r->data_resize_rule, resize_rule_name);
     int cell = v->patch * v->merge;
-    log_info("data", "images are resized to %" PRId64 " to %" PRId64 " pixels, about %"
-             PRId64 " to %" PRId64 " tokens (sides are whole multiples of %d); a row "
-             "holds %" PRId64 " tokens and %" PRId64 " patches",
-             shape->min_pixels, shape->max_pixels, shape->min_pixels / cell / cell,
-             shape->max_pixels / cell / cell, cell, s->model.capacity.tokens,
-             s->model.capacity.patches);
+    log_info("data", "images are resized to %" PRId64 " to %" PRId64 " pixels (%s), "
+             "about %" PRId64 " to %" PRId64 " tokens (sides are whole multiples of "
+             "%d); a row holds %" PRId64 " tokens and %" PRId64 " patches",
+             shape->min_pixels, shape->max_pixels, from,
+             shape->min_pixels / cell / cell, shape->max_pixels / cell / cell, cell,
+             s->model.capacity.tokens, s->model.capacity.patches);
     return true;
 }
 
@@ -355,7 +345,7 @@ static bool text_open(struct session *s)
     char *path = path_join(&s->arena, r->model_path, "tokenizer.json");
     if (!tokenizer_open(&s->arena, path, &s->tokenizer) ||
         !chat_make(s->tokenizer, &s->chat) || !tokenizer_fits(s) ||
-        !image_shape_read(s, &shape))
+        !shape_read(s, &shape))
         return false;
     s->loader = (struct loader_options){
         .chat = &s->chat,

@@ -415,7 +415,7 @@ command_case 2 "is there already" convert "$good_model" "$good_model"
 command_case 2 "is there already" data pack "$tiny/data" "$good_model"
 command_case 2 "--shard-mb 0" data pack "$tiny/data" "$tiny/x" --shard-mb 0
 command_case 2 "$tiny/none/x" data image $picture/rgb8.png --out "$tiny/none/x"
-command_case 0 "limits of" data image $picture/rgb8.png
+command_case 0 "limits: " data image $picture/rgb8.png
 command_case 0 "samples " data check "$tiny/recipe.yaml" data.hold_out=50
 command_case 0 "frozen" plan "$tiny/recipe.yaml" model.freeze="[vision, router]"
 command_case 3 "image $tiny/none.png: No such file" data image "$tiny/none.png"

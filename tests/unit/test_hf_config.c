@@ -415,43 +415,61 @@ static void test_any_key_may_be_missing(void **state)
     arena_free(&a);
 }
 
-static bool processor(struct arena *a, const char *json, struct hf_processor *out)
+static const struct hf_processor preset = {
+    NULL, 65536, 16777216, {0.5f, 0.5f, 0.5f}, {1, 2, 3}, 16, 2, 2};
+
+static void check_untouched(const struct hf_processor *p)
+{
+    assert_int_equal(p->min_pixels, preset.min_pixels);
+    assert_int_equal(p->max_pixels, preset.max_pixels);
+    assert_memory_equal(p->mean, preset.mean, sizeof p->mean);
+    assert_memory_equal(p->std, preset.std, sizeof p->std);
+}
+
+/* What a folder with these files says (NULL: without), onto what `out` is. */
+static bool processor(struct arena *a, const char *old, const char *new,
+                      struct hf_processor *out)
 {
     char *folder = check_folder(a);
-    bool found;
-    assert_ok(file_replace(path_join(a, folder, "preprocessor_config.json"), json,
-                           (int64_t)strlen(json)));
-    bool ok = hf_processor_read(a, folder, out, &found);
+    const char *const text[] = {old, new};
+    static const char *const name[] = {"preprocessor_config.json",
+                                       "processor_config.json"};
+    for (int i = 0; i < 2; i++)
+        if (text[i])
+            assert_ok(file_replace(path_join(a, folder, name[i]), text[i],
+                                   (int64_t)strlen(text[i])));
+    bool ok = hf_processor_read(a, folder, out);
     struct failure why;
     fail_take(&why);
-    assert_true(found);
     assert_ok(folder_remove(folder));
-    if (!ok)
-        fail_raise(&why);
-    return ok;
+    if (ok)
+        return true;
+    assert_int_equal(why.fault, FAULT_CHECKPOINT);
+    return fail_raise(&why);
 }
 
 static void test_processor(void **state)
 {
     (void)state;
     struct arena a = arena_make("test");
-    const struct hf_processor preset = {65536, 16777216, {0.5f, 0.5f, 0.5f}, {1, 2, 3}};
     struct hf_processor p = preset;
     assert_ok(processor(&a,
                         "{\"size\":{\"longest_edge\":1000000,\"shortest_edge\":4096},"
                             "\"image_mean\":[0.1,0.2,0.3],\"image_std\":[1,2,4],"
                             "\"do_resize\":true,\"rescale_factor\":0.00392156862745098,"
-                            "\"resample\":3,\"patch_size\":16}", &p));
+                            "\"resample\":3,\"patch_size\":16}", NULL, &p));
     assert_int_equal(p.min_pixels, 4096);
     assert_int_equal(p.max_pixels, 1000000);
     assert_true(p.mean[2] == 0.3f && p.std[2] == 4);
+    assert_true(text_ends(p.file, "/preprocessor_config.json"));
     assert_ok(processor(&a,
                         "{\"size\":{\"longest_edge\":1000000},\"max_pixels\":70000}",
-                        &p));
+                        NULL, &p));
     assert_int_equal(p.max_pixels, 70000);              /* overrides size */
     p = preset;
-    assert_ok(processor(&a, "{}", &p));
-    assert_memory_equal(&p, &preset, sizeof p);
+    assert_ok(processor(&a, "{}", NULL, &p));
+    assert_non_null(p.file);
+    check_untouched(&p);
     static const char *const bad[][2] = {
         {"{\"size\":448}", "size is 448, expected an object"},
         {"{\"size\":{\"shortest_edge\":0}}", "size.shortest_edge is 0, expected"},
@@ -465,20 +483,78 @@ static void test_processor(void **state)
         {"{\"do_normalize\":false}", "do_normalize is false, expected true"},
         {"{\"resample\":2}", "resample is 2, expected 3"},
         {"{\"rescale_factor\":1}", "rescale_factor is 1, expected 0.0039"},
+        {"{\"patch_size\":14}", "patch_size is 14, expected 16"},
+        {"{\"merge_size\":1}", "merge_size is 1, expected 2"},
+        {"{\"temporal_patch_size\":1}", "temporal_patch_size is 1, expected 2"},
         {"[]", "no JSON object"}, {"", "line"},
     };
-    for (int i = 0; i < COUNT(bad); i++)
-        assert_fails(processor(&a, bad[i][0], &p), bad[i][1]);
-    char *folder = check_folder(&a);
+    for (int i = 0; i < COUNT(bad); i++) {
+        assert_fails(processor(&a, bad[i][0], NULL, &p), bad[i][1]);
+        const char *both = arena_text(&a, "{\"image_processor\":%s}", bad[i][0]);
+        assert_fails(processor(&a, NULL, both, &p), "/processor_config.json");
+    }
     struct model_config c;
-    bool found = true;
-    p = preset;
-    assert_ok(hf_processor_read(&a, folder, &p, &found));
-    assert_false(found);
-    assert_memory_equal(&p, &preset, sizeof p);
+    char *folder = check_folder(&a);
     assert_fails(hf_config_read(&a, folder, &c), "config.json");
     assert_int_equal(fail_fault(), FAULT_CHECKPOINT);
     assert_ok(folder_remove(folder));
+    arena_free(&a);
+}
+
+/* transformers 5 writes processor_config.json alone; older ones wrote both, with the
+ * numbers in the other file. */
+static void test_both_processors(void **state)
+{
+    (void)state;
+    struct arena a = arena_make("test");
+    struct bytes theirs;
+    struct hf_processor p = preset;
+    p.patch = 8;
+    assert_ok(file_read(&a, "tests/model/folder/processor_config.json", 1 << 20,
+                        &theirs));
+    assert_ok(processor(&a, NULL, theirs.at, &p));
+    assert_true(text_ends(p.file, "/processor_config.json"));
+    assert_int_equal(p.min_pixels, 1024);       /* not the video processor's */
+    assert_int_equal(p.max_pixels, 4096);
+    assert_true(p.mean[0] == 0.5f && p.std[0] == 0.5f);
+
+    static const char one[] =
+        "{\"min_pixels\":100,\"max_pixels\":200,\"image_mean\":[0,0,0],"
+        "\"image_std\":[1,1,1]}";
+    const char *same = arena_text(&a, "{\"image_processor\":%s}", one);
+    p = preset;
+    assert_ok(processor(&a, one, same, &p));
+    assert_int_equal(p.max_pixels, 200);
+    p = preset;
+    assert_ok(processor(&a, one, "{\"processor_class\":\"Qwen3VLProcessor\"}", &p));
+    assert_int_equal(p.max_pixels, 200);
+    assert_true(text_ends(p.file, "/preprocessor_config.json"));
+    p = preset;
+    assert_ok(processor(&a, NULL, "{\"processor_class\":\"Qwen3VLProcessor\"}", &p));
+    assert_null(p.file);
+    check_untouched(&p);
+    assert_ok(processor(&a, NULL, NULL, &p));
+    assert_null(p.file);
+    check_untouched(&p);
+
+    static const char *const other[][2] = {
+        {"{\"min_pixels\":101,\"max_pixels\":200,\"image_mean\":[0,0,0],"
+         "\"image_std\":[1,1,1]}", "differ in the least pixels"},
+        {"{\"min_pixels\":100,\"max_pixels\":201,\"image_mean\":[0,0,0],"
+         "\"image_std\":[1,1,1]}", "differ in the most pixels"},
+        {"{\"min_pixels\":100,\"max_pixels\":200,\"image_mean\":[0,0,1],"
+         "\"image_std\":[1,1,1]}", "differ in image_mean"},
+        {"{\"min_pixels\":100,\"max_pixels\":200,\"image_mean\":[0,0,0]}",
+         "differ in image_std"},        /* what is not said is the family's value */
+    };
+    for (int i = 0; i < COUNT(other); i++) {
+        const char *text = arena_text(&a, "{\"image_processor\":%s}", other[i][0]);
+        p = preset;
+        p.std[1] = 1, p.std[2] = 2;
+        assert_fails(processor(&a, one, text, &p), other[i][1]);
+        assert_non_null(strstr(fail_message(), "/preprocessor_config.json and "));
+        assert_non_null(strstr(fail_message(), "/processor_config.json differ"));
+    }
     arena_free(&a);
 }
 
@@ -489,7 +565,7 @@ int main(void)
         cmocka_unit_test(test_spellings), cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_dense),    cmocka_unit_test(test_which_layers_are_moe),
         cmocka_unit_test(test_refused),  cmocka_unit_test(test_any_key_may_be_missing),
-        cmocka_unit_test(test_processor),
+        cmocka_unit_test(test_processor), cmocka_unit_test(test_both_processors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
