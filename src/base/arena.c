@@ -1,6 +1,8 @@
 /* arena.c - blocks of memory chained newest first; the only caller of malloc here. */
 #include "base/arena.h"
 
+#include "base/memory.h"
+
 #include <stdarg.h>
 #include <stdlib.h>
 
@@ -23,14 +25,10 @@ static void block_add(struct arena *a, size_t bytes)
 {
     size_t size = a->block ? MIN(2 * a->block->size, (size_t)MOST_BLOCK) : BLOCK;
     size = MAX(size, bytes);
+    memory_user = a->name;
     struct arena_block *b = malloc(sizeof *b);
-    char *at = b ? aligned_alloc(ALIGN, size) : NULL;
-    if (!at) {
-        fprintf(stderr, "vlmoe: memory: no %zu bytes left for '%s' (%zu in use); use "
-                "fewer workers, smaller batches or smaller images\n", size, a->name,
-                arena_used(a));
-        _Exit(FAULT_MEMORY);
-    }
+    char *at = aligned_alloc(ALIGN, size);
+    memory_user = NULL;
     *b = (struct arena_block){a->block, 0, size, at};
     a->block = b;
 }

@@ -2,6 +2,7 @@
 #include "base/file.h"
 
 #include "base/log.h"
+#include "base/memory.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -16,6 +17,8 @@
 
 static bool file_fail(const char *action, const char *path)
 {
+    if (errno == ENOMEM)
+        memory_out(0);
     return fail("file: %s %s: %s", action, path, strerror(errno));
 }
 

@@ -4,6 +4,7 @@
  * Stands alone because it is what another device replaces. */
 #include "run/slab.h"
 
+#include "base/memory.h"
 #include "core/device.h"
 
 #include <errno.h>
@@ -24,9 +25,8 @@ bool slab_make(const char *what, int64_t bytes, struct slab *out)
     int64_t have = device_memory_free();
     if (bytes > have)
         return slab_lacks(what, bytes, have);
-    void *at = mmap(NULL, (size_t)bytes, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (at == MAP_FAILED)
+    void *at = memory_map((size_t)bytes);
+    if (!at)
         return slab_lacks(what, bytes, have);
     *out = (struct slab){at, bytes};
     return true;

@@ -360,8 +360,9 @@ static bool pages_make(struct arena *a, const char *run, const struct run_lines 
     text_add(&page, "<h2>Recipe</h2><pre>");
     escaped(&page, recipe.at);
     text_add(&page, "</pre></body></html>\n");
-    return file_replace(path_join(a, run, "report.html"), page.at, page.size) &&
-           file_replace(path_join(a, run, "loss.svg"), svg.at, svg.size);
+    /* The page last: a run that has it looks for no more. */
+    return file_replace(path_join(a, run, "loss.svg"), svg.at, svg.size) &&
+           file_replace(path_join(a, run, "report.html"), page.at, page.size);
 }
 
 bool page_write(const char *run)
