@@ -7,17 +7,20 @@ static bool run(struct arena *arena, int argc, char **argv)
 {
     struct arguments a = {.arena = arena};
     struct recipe *r = NEW(arena, struct recipe, 1);
-    const char *ranks = NULL;
-    const struct option option[] = {{"ranks", &ranks, NULL, NULL}};
+    const char *ranks = NULL, **key = NEW(arena, const char *, argc + 1);
+    int64_t keys = 0;
+    const struct option option[] = {{"ranks", &ranks, NULL, NULL},
+                                    {"allow-changed", key, &keys, NULL}};
     if (!arguments_read(&a, argc, argv, option, COUNT(option), 1, 1))
         return false;
     override_add(&a, "parallel.ranks", ranks);
-    return recipe_open(&a, r) && train(r);
+    const struct allowed allowed = {key, (int)keys};
+    return allowed_check(&allowed) && recipe_open(&a, r) && train(r, &allowed);
 }
 
 const struct command command_train = {
     "train",
-    "RECIPE [--ranks N] [section.key=value ...]",
+    "RECIPE [--ranks N] [--allow-changed KEY]... [section.key=value ...]",
     "train; goes on from the newest checkpoint",
     "Trains the model of a recipe and writes run.folder/run.name: recipe.yaml,\n"
     "plan.txt, metrics.jsonl, TensorBoard events, samples, checkpoints and, at the "
@@ -25,7 +28,10 @@ const struct command command_train = {
     "the model as a Hugging Face folder.  Run again after a stop, it goes on by "
     "itself.\n"
     "--ranks N is short for parallel.ranks=N: so many ranks as threads, laid out by\n"
-    "parallel.*; any number goes on from any other's state.\n\n"
+    "parallel.*; any number goes on from any other's state.  Going on, a run "
+    "keeps\nwhat decides which samples it trains on and how they look\n"
+    "(docs/recipes.md); --allow-changed KEY lets such a setting, or\n"
+    "data.sources, change all the same.\n\n"
     "example: vlmoe train recipes/quickstart.yaml train.steps=50 optim.lr=3e-4",
     run,
 };

@@ -80,6 +80,14 @@ char *metrics_json(struct arena *a, const struct metrics *m, int world)
     real(j, "vision_load_max_over_mean", m->vision_load_max_over_mean);
     real(j, "vision_load_unbalanced", m->vision_load_unbalanced);
     json_object_set_new(j, "vision_crowded", json_integer(m->vision_crowded));
+    if (m->changes) {
+        json_t *list = json_array();
+        char **line;
+        int n = text_split(a, m->changes, "\n", &line);
+        for (int i = 0; i < n; i++)
+            json_array_append_new(list, json_string(line[i]));
+        json_object_set_new(j, "changed", list);
+    }
     json_object_set_new(j, "order", json_sprintf("%016" PRIx64, m->order_hash));
     char *text = json_dumps(j, JSON_COMPACT), *copy = arena_copy(a, text, strlen(text));
     free(text);

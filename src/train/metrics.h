@@ -18,6 +18,7 @@ struct metrics {                        /* one step; units as in docs/recipes.md
      * every rank encoded its own row's images; 0 without images. */
     double vision_load_max_over_mean, vision_load_unbalanced;
     int64_t vision_crowded;             /* microbatches without room to be balanced */
+    const char *changes;                /* of settings, since the step before; NULL */
     uint64_t order_hash;                /* xxHash of the step's sample ids, in order */
 };
 

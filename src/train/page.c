@@ -145,6 +145,8 @@ static void escaped(struct text *t, const char *text)
     for (const char *c = text; *c; c++)
         if (*c == '<')
             text_add(t, "&lt;");
+        else if (*c == '>')
+            text_add(t, "&gt;");
         else if (*c == '&')
             text_add(t, "&amp;");
         else if (*c == '\'')
@@ -229,6 +231,27 @@ static void figures(struct text *t, const struct run_lines *l)
         text_add(t, "<tr><td>%s</td><td class='n'>%s %s</td></tr>\n", row[i].name,
                  number(t->arena, row[i].value), row[i].unit);
     text_add(t, "</table>\n");
+}
+
+/* What was not the same all the time, from which step on. */
+static void changes_add(struct text *t, const struct run_lines *l)
+{
+    bool any = false;
+    for (int64_t i = 0; i < l->count; i++) {
+        json_t *list = json_object_get(l->line[i], "changed"), *line;
+        size_t k;
+        json_array_foreach(list, k, line) {
+            text_add(t, "%s<li>step %.0f on: ", any ? "" :
+                     "<h2>Settings that changed</h2>\n<p>The run went on with other "
+                     "settings than before. Where its data changed, or what is held "
+                     "out, held-out samples may have been trained on before.</p>\n<ul>",
+                     json_number_value(json_object_get(l->line[i], "step")));
+            escaped(t, json_is_string(line) ? json_string_value(line) : "");
+            text_add(t, "</li>\n");
+            any = true;
+        }
+    }
+    text_add(t, any ? "</ul>\n" : "");
 }
 
 static void sample_add(struct arena *a, struct text *t, json_t *sample)
@@ -355,6 +378,7 @@ static bool pages_make(struct arena *a, const char *run, const struct run_lines 
     text_add(&page, "<h2>Books</h2>\n<p>Of all steps. A token is a piece of text or of "
              "an image, a slot a place for one in a batch.</p>\n");
     figures(&page, l);
+    changes_add(&page, l);
     if (!samples_add(a, &page, run, r.data_hold_out > 0))
         return false;
     text_add(&page, "<h2>Recipe</h2><pre>");

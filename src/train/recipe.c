@@ -36,6 +36,12 @@ static const struct recipe_need need[] = {
 #include "train/recipe.def"
 };
 
+static const struct { const char *key; enum resume rule; } resume[] = {
+#define RESUME(section, key, rule) {#section "." #key, RESUME_##rule},
+#define RESUME_SOURCE(key, rule) {"data.sources.N." #key, RESUME_##rule},
+#include "train/recipe.def"
+};
+
 int recipe_fields(const struct recipe_field **out)
 {
     *out = field;
@@ -550,29 +556,43 @@ char *recipe_text_of(const struct recipe *r, struct arena *a)
     return t.at;
 }
 
-static void change_add(struct text *t, const struct recipe_field *f, const char *name,
-                       const void *from, const void *to)
+enum resume recipe_resume(const char *key)
 {
-    const char *was = value_text(t->arena, f, from), *is = value_text(t->arena, f, to);
-    if (strcmp(was, is))
-        text_add(t, "%s %s -> %s\n", name, *was ? was : "empty", *is ? is : "empty");
+    for (int i = 0; i < COUNT(resume); i++)
+        if (!strcmp(resume[i].key, key))
+            return resume[i].rule;
+    return RESUME_UNSAID;
 }
 
-void recipe_changes(const struct recipe *from, const struct recipe *to, struct text *t)
+int recipe_values(const struct recipe *r, struct arena *a, struct recipe_value **out)
 {
-    for (int i = 0; i < COUNT(field); i++)
-        change_add(t, &field[i],
-                   arena_text(t->arena, "%s.%s", field[i].section, field[i].key),
-                   (const char *)from + field_at[i], (const char *)to + field_at[i]);
-    if (from->nsource != to->nsource)
-        text_add(t, "data.sources %d -> %d entries\n", from->nsource, to->nsource);
-    for (int s = 0; s < MIN(from->nsource, to->nsource); s++)
-        for (int k = 0; k < COUNT(source_field); k++)
-            change_add(t, &source_field[k],
-                       arena_text(t->arena, "data.sources.%d.%s", s,
-                                  source_field[k].key),
-                       (const char *)&from->source[s] + source_at[k],
-                       (const char *)&to->source[s] + source_at[k]);
+    struct recipe plain;
+    struct recipe_source plain_source;
+    struct recipe_value *v =
+        NEW(a, struct recipe_value, COUNT(field) + r->nsource * COUNT(source_field));
+    char name[NAME_MOST];
+    int n = 0;
+    recipe_default(a, &plain);
+    source_default(&plain_source);
+    for (int i = 0; i < COUNT(field); i++, n++) {
+        snprintf(name, sizeof name, "%s.%s", field[i].section, field[i].key);
+        v[n] = (struct recipe_value){
+            .key = arena_text(a, "%s", name), .resume = recipe_resume(name),
+            .value = value_text(a, &field[i], (const char *)r + field_at[i]),
+            .preset = value_text(a, &field[i], (const char *)&plain + field_at[i])};
+    }
+    for (int s = 0; s < r->nsource; s++)
+        for (int k = 0; k < COUNT(source_field); k++, n++) {
+            const struct recipe_field *f = &source_field[k];
+            snprintf(name, sizeof name, "%s.%s", f->section, f->key);
+            v[n] = (struct recipe_value){
+                .key = arena_text(a, "data.sources.%d.%s", s, f->key),
+                .resume = recipe_resume(name),
+                .value = value_text(a, f, (const char *)&r->source[s] + source_at[k]),
+                .preset = value_text(a, f, (const char *)&plain_source + source_at[k])};
+        }
+    *out = v;
+    return n;
 }
 
 const char *recipe_key_like(struct arena *a, const char *key)

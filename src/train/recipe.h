@@ -56,8 +56,13 @@ MUST_USE bool recipe_check(const struct recipe *r);
 char *recipe_text_of(const struct recipe *r, struct arena *a);
 /* Which of `names` a checked choice is. */
 int choice_of(const char *value, const char *const *names);
-/* One line for every key with another value: "optim.lr 0.1 -> 0.2". */
-void recipe_changes(const struct recipe *from, const struct recipe *to, struct text *t);
+/* Every value as text, in table order: "optim.lr", "data.sources.0.path".  Returns how
+ * many. */
+struct recipe_value {
+    const char *key, *value, *preset;   /* preset: the default */
+    enum resume { RESUME_UNSAID, RESUME_SAME, RESUME_CONTENT, RESUME_FREE } resume;
+};
+int recipe_values(const struct recipe *r, struct arena *a, struct recipe_value **out);
 /* The key meant by "steps" or "section.kye": of this last part, else the nearest. */
 const char *recipe_key_like(struct arena *a, const char *key);
 /* The value of "section.key" as text, for reports, comparisons; NULL: no such key. */
@@ -68,6 +73,9 @@ struct recipe_field {
     const char *section, *key, *type, *preset, *choices, *meaning;
     double least, most;
 };
+/* RESUME lines: what a run that goes on may do with "section.key", of a source with
+ * "data.sources.N.key". */
+enum resume recipe_resume(const char *key);
 int recipe_fields(const struct recipe_field **out);     /* FIELD lines */
 int recipe_source_fields(const struct recipe_field **out);
 /* Does "section.key" have another value than its default? */

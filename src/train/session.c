@@ -338,6 +338,27 @@ static bool tokenizer_fits(const struct session *s)
     return true;
 }
 
+/* Of config, tokenizer and processor as they are on disk; weights are the state's. */
+static bool model_hash_make(struct session *s)
+{
+    static const char *const name[] = {"config.json", "tokenizer.json",
+                                       "preprocessor_config.json",
+                                       "processor_config.json"};
+    uint64_t hash[COUNT(name)] = {0};
+    for (int i = 0; i < COUNT(name); i++) {
+        struct bytes file;
+        const char *path = path_join(&s->arena, s->recipe->model_path, name[i]);
+        if (!file_exists(path))
+            continue;
+        if (!file_map(path, &file))
+            return false;
+        hash[i] = XXH3_64bits(file.at, (size_t)file.size);
+        file_unmap(&file);
+    }
+    s->model_hash = XXH3_64bits(hash, sizeof hash);
+    return true;
+}
+
 static bool text_open(struct session *s)
 {
     const struct recipe *r = s->recipe;
@@ -345,7 +366,7 @@ static bool text_open(struct session *s)
     char *path = path_join(&s->arena, r->model_path, "tokenizer.json");
     if (!tokenizer_open(&s->arena, path, &s->tokenizer) ||
         !chat_make(s->tokenizer, &s->chat) || !tokenizer_fits(s) ||
-        !shape_read(s, &shape))
+        !shape_read(s, &shape) || !model_hash_make(s))
         return false;
     s->loader = (struct loader_options){
         .chat = &s->chat,

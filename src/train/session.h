@@ -45,7 +45,8 @@ struct session {
     struct source *source[MAX_SOURCES]; /* session_data */
     int nsource;
     struct mix *mix, *held;             /* held NULL without data.hold_out */
-    uint64_t data_hash;
+    uint64_t data_hash, model_hash;     /* of the data; of the files of model.path
+                                         * that say how text and images are read */
     struct left_names *left;            /* named already (left_out.h) */
 
     struct team *team;                  /* session_machine */

@@ -190,6 +190,8 @@ static bool loop(struct trainer *t)
         if (!step_run(t, &m) || (traced && !trace_write(t)) || !saver_check(t->saver))
             return false;
         m.step_ms = 1e3 * (clock_seconds() - began);
+        m.changes = t->state.changes;   /* with the first step they hold for */
+        t->state.changes = NULL;
         if (leads && !metrics_add(t->log, &m))
             return false;
         if (m.step == last || due(r->checkpoint_every, m.step, last)) {
@@ -239,16 +241,8 @@ static bool run_write(struct trainer *t, struct arena *a)
 /* A run may go on with other values; that it does is said. */
 static void changes_log(const struct trainer *t, struct arena *a)
 {
-    struct recipe *before = NEW(a, struct recipe, 1);
-    struct text changes = text_make(a);
     char **line;
-    if (!recipe_read(a, path_join(a, t->run, "recipe.yaml"), NULL, 0, before)) {
-        log_warn("recipe", "cannot tell what changed since the run began: %s",
-                 fail_message());
-        return;
-    }
-    recipe_changes(before, t->s.recipe, &changes);
-    int n = text_split(a, changes.at, "\n", &line);
+    int n = t->state.changes ? text_split(a, t->state.changes, "\n", &line) : 0;
     for (int i = 0; i < n; i++)
         log_warn("recipe", "changed since step %" PRId64 ": %s", t->state.step,
                  line[i]);
@@ -305,7 +299,7 @@ static bool prepare(struct trainer *t, const struct recipe *r, const struct rank
         table_log(t, a);
     }
     if (!session_machine(s) ||
-        !train_state_load(s, t->checkpoints, &t->state, &resumed) ||
+        !train_state_load(s, t->checkpoints, t->allowed, &t->state, &resumed) ||
         !saver_make(s, t->checkpoints, &t->saver) ||
         (session_leads(s) && !run_begin(t, a, resumed)))
         return false;
@@ -398,7 +392,7 @@ static bool rank_main(struct rank *rank, void *arg)
     return rank_train(arg, rank->rank, rank);
 }
 
-bool train(const struct recipe *recipe)
+bool train(const struct recipe *recipe, const struct allowed *allowed)
 {
     struct arena a = arena_make("train");
     struct batch *batch = NEW(&a, struct batch, 1);
@@ -412,7 +406,7 @@ bool train(const struct recipe *recipe)
     struct job job = {&resolved, NEW(&a, struct trainer, ranks)};
     batch->row = NEW(&a, const struct row *, recipe->batch_rows);
     for (int i = 0; i < ranks; i++)
-        job.trainer[i].batch = batch;
+        job.trainer[i] = (struct trainer){.batch = batch, .allowed = allowed};
     stopping = 0;
     signals_set(stop_soon);
     bool ok =

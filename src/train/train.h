@@ -2,11 +2,12 @@
 #ifndef TRAIN_TRAIN_H
 #define TRAIN_TRAIN_H
 
-#include "train/session.h"
+#include "train/changes.h"
 
 /* Trains as the recipe says, ranks as threads of this process, from the newest complete
  * checkpoint of the run if there is one.  Writes runs/NAME (docs/recipes.md).  SIGINT
- * and SIGTERM end it after the step in hand, with its state saved. */
-MUST_USE bool train(const struct recipe *recipe);
+ * and SIGTERM end it after the step in hand, with its state saved.  `allowed`: what may
+ * be otherwise than in that checkpoint. */
+MUST_USE bool train(const struct recipe *recipe, const struct allowed *allowed);
 
 #endif

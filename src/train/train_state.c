@@ -99,9 +99,8 @@ char *train_state_meta(const struct session *s, const struct train_state *t,
     for (int i = 0; i < t->cursor.nwaiting; i++)
         json_array_append_new(waiting, json_integer(t->cursor.waiting[i]));
     json_object_set_new(all, "cursor.waiting", waiting);
-    json_object_set_new(all, "seed", json_integer(s->recipe->run_seed));
     json_object_set_new(all, "model", json_string(s->recipe->model_path));
-    json_object_set_new(all, "data", json_sprintf("%016" PRIx64, s->data_hash));
+    changes_keep(s, all);
     char *text = json_dumps(all, JSON_COMPACT);
     char *copy = arena_copy(a, text, strlen(text));
     free(text);
@@ -109,22 +108,9 @@ char *train_state_meta(const struct session *s, const struct train_state *t,
     return copy;
 }
 
-static bool meta_read(const struct session *s, const char *path, json_t *all,
-                      struct train_state *t)
+static bool meta_read(const char *path, json_t *all, struct train_state *t)
 {
-    char hash[17];
-    snprintf(hash, sizeof hash, "%016" PRIx64, s->data_hash);
-    const char *data = json_string_value(json_object_get(all, "data"));
-    json_t *seed = json_object_get(all, "seed");
     json_t *list = json_object_get(all, "cursor.waiting");
-    if (session_leads(s) && (!data || strcmp(data, hash)))
-        return fail("checkpoint: %s was made with other data (hash %s, now %s); use "
-                    "another run.name for other data",
-                    path, data ? data : "missing", hash);
-    if (json_integer_value(seed) != s->recipe->run_seed)
-        return fail("checkpoint: %s was made with run.seed %" JSON_INTEGER_FORMAT
-                    ", now %" PRId64,
-                    path, json_integer_value(seed), s->recipe->run_seed);
     for (int i = 0; i < COUNT(whole); i++) {
         json_t *j = json_object_get(all, whole[i].name);
         if (!json_is_integer(j))
@@ -150,13 +136,16 @@ static bool meta_read(const struct session *s, const char *path, json_t *all,
 /* ---- loading ---- */
 
 static bool load(struct session *s, struct arena *a, const struct state *state,
-                 struct train_state *t)
+                 const struct allowed *allowed, struct train_state *t)
 {
     const struct manifest *m = &state->manifest;
+    struct text changes = text_make(&s->arena);
     struct state_piece *piece;
     int64_t count = pieces_list(s, a, false, &piece);
     json_t *meta = json_loads(m->meta, 0, NULL);
-    bool ok = meta_read(s, state->path, meta, t);
+    bool ok = changes_find(s, allowed, state->path, meta, &changes) &&
+              meta_read(state->path, meta, t);
+    t->changes = changes.size ? changes.at : NULL;
     json_decref(meta);
     if (ok && count != m->tensors)
         ok = fail("checkpoint: %s holds %" PRId64 " tensors, this run needs %" PRId64
@@ -167,8 +156,8 @@ static bool load(struct session *s, struct arena *a, const struct state *state,
     return ok;
 }
 
-bool train_state_load(struct session *s, const char *root, struct train_state *t,
-                      bool *found)
+bool train_state_load(struct session *s, const char *root,
+                      const struct allowed *allowed, struct train_state *t, bool *found)
 {
     struct arena a = arena_make("checkpoint");
     struct state state;
@@ -176,7 +165,7 @@ bool train_state_load(struct session *s, const char *root, struct train_state *t
     bool ok = state_newest(machine_world(s->machine), root, &step);
     *found = ok && step >= 0;
     if (*found)
-        ok = state_open(&a, root, step, &state) && load(s, &a, &state, t);
+        ok = state_open(&a, root, step, &state) && load(s, &a, &state, allowed, t);
     arena_free(&a);
     return ok || fail_kind(FAULT_CHECKPOINT);
 }

@@ -3,7 +3,7 @@
 #define TRAIN_TRAIN_STATE_H
 
 #include "checkpoint/state.h"
-#include "train/session.h"
+#include "train/changes.h"
 
 struct train_state {                    /* beside the tensors in the machine */
     int64_t step;                       /* steps done */
@@ -11,13 +11,17 @@ struct train_state {                    /* beside the tensors in the machine */
     int64_t skipped, skipped_in_row;    /* non-finite gradients */
     struct cursor cursor;               /* where the data stands */
     struct ledger ledger;               /* of the whole run */
+    const char *changes;                /* since the state it goes on from, a line each;
+                                         * the session's; NULL: none */
 };
 
 /* The newest complete state under ROOT, the run's checkpoints folder, into session and
  * `t`; *found says whether there was one.  All ranks call it; each reads its own part.
- * Fails if it is damaged or belongs to other data, sources or seed. */
+ * Fails if it is damaged or what may not change did (changes.h; `allowed` NULL: none of
+ * it may). */
 MUST_USE bool train_state_load(struct session *s, const char *root,
-                               struct train_state *t, bool *found);
+                               const struct allowed *allowed, struct train_state *t,
+                               bool *found);
 
 /* ---- saving: see saver.h ---- */
 

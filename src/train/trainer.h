@@ -28,6 +28,7 @@ struct trainer {
     struct feed *feed;                  /* [microbatches] */
     struct view_of_model *eval, *answers;       /* NULL: never wanted */
     const char *run, *checkpoints;
+    const struct allowed *allowed;      /* to have changed */
     struct saver *saver;
     int lock;                           /* on the run, of rank 0 */
     bool locked;

@@ -385,12 +385,15 @@ resume 4 "only torn states" "none of the 2 training states in $states" "move the
 again; rm -r "$states/step-2"; mkdir "$states/.step-6.part"
 resume 0 "leftover of a crash" "" ""
 [ -e "$states/.step-6.part" ] && tiny_fail "the leftover stayed"
-again; resume 4 "other seed" "$states/step-4" "run.seed 7, now 8" run.seed=8
-again; resume 4 "other data" "$states/step-4" "other data" data.sources.0.limit=5
-again; resume 4 "other frozen parts" "$states/step-4" "tensors" model.freeze=vision
+again; resume 8 "other seed" "$states/step-4" "run.seed 7 -> 8" run.seed=8
+again; resume 8 "other data" "$states/step-4" "data.sources data of hash" data.sources.0.limit=5
+again; resume 8 "other frozen parts" "$states/step-4" "model.freeze empty -> vision" model.freeze=vision
+again; resume 4 "other frozen parts, allowed" "$states/step-4" "tensors" model.freeze=vision \
+    --allow-changed model.freeze
 again; sed 's/"hidden_size": 32/"hidden_size": 48/;s/"out_hidden_size": 32/"out_hidden_size": 48/' \
     tests/train/tiny/config.json >"$tiny/model/config.json"
-resume 4 "other model" "$states/step-4" "was the model changed"
+resume 8 "other model" "$states/step-4" "model.path files of hash"
+resume 4 "other model, allowed" "$states/step-4" "was the model changed" --allow-changed model.path
 cp tests/train/tiny/config.json "$tiny/model/config.json"
 
 # ---- command lines ----

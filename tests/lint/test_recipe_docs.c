@@ -65,8 +65,36 @@ static void test_every_setting_has_a_row(void **state)
     arena_free(&a);
 }
 
+/* The table of what stays names each key that a run may not go on with changed, and no
+ * other. */
+static void test_what_stays_is_named(void **state)
+{
+    (void)state;
+    struct arena a = arena_make("test");
+    struct bytes doc;
+    const struct recipe_field *table[2];
+    const int count[2] = {recipe_fields(&table[0]), recipe_source_fields(&table[1])};
+    assert_ok(file_read(&a, page, 1 << 20, &doc));
+    char *from = strstr(doc.at, "\n| Stays |");
+    assert_non_null(from);
+    *strstr(from, "\n\n") = '\0';
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < count[k]; i++) {
+            const struct recipe_field *f = &table[k][i];
+            char *key = arena_text(&a, "%s.%s", f->section, f->key);
+            bool named = strstr(from, arena_text(&a, "`%s`", key)) != NULL;
+            if (named == (recipe_resume(key) == RESUME_FREE))
+                fail_msg("%s: %s, but the table of what stays %s it", key,
+                         named ? "free" : "may not change", named ? "has" : "lacks");
+        }
+    arena_free(&a);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_setting_has_a_row)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_setting_has_a_row),
+        cmocka_unit_test(test_what_stays_is_named),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,9 +35,50 @@ train_expected 0 changed $? "train.steps 2 -> 3" "optim.lr 0.01 -> 0.02" \
     "data.sources.0.name empty -> pictures" "changed since step 2"
 [ "$(grep -c "changed since" "$tiny/changed.log")" -eq 3 ] ||
     tiny_fail "changes: $(cat "$tiny/changed.log")"
-train changed train.steps=5 run.seed=9
-train_expected 4 changed $? "run.seed 7, now 9"
-holds "$tiny/runs/changed/recipe.yaml" "seed: 7" "the recipe of a refused run"
+holds "$tiny/runs/changed/metrics.jsonl" '"changed":["optim.lr 0.01 -> 0.02",' "the record of changes"
+[ "$(grep -n '"changed":' "$tiny/runs/changed/metrics.jsonl" | cut -d: -f1)" = 3 ] ||
+    tiny_fail "changes are recorded with another step than the first they hold for"
+holds "$tiny/runs/changed/report.html" "optim.lr 0.01 -&gt; 0.02"
+
+# What decides which samples are trained on, or how they look, stays: refused by name, all
+# of it at once, nothing touched; or allowed by name, said and recorded.
+train_well kept train.steps=2 data.hold_out=5
+before=$(sum kept)
+for setting in run.seed=9 model.freeze=vision data.shuffle=false data.hold_out=4 data.too_long=drop data.exif=ignore \
+    data.resize_rule=pil data.min_pixels=512 data.max_pixels=2048 data.pixel_limit=100000 data.decode_bytes=65536 \
+    data.scan_limit=7 batch.tokens=128 batch.patches=256 batch.images=4 data.sources.0.weight=2; do
+    train kept train.steps=3 data.hold_out=5 $setting
+    train_expected 8 kept $? "${setting%=*} " " -> ${setting#*=}" "--allow-changed ${setting%=*}"
+done
+train kept train.steps=3 data.hold_out=5 data.sources.0.limit=9
+train_expected 8 kept $? "data.sources data of hash " "--allow-changed data.sources"
+train kept train.steps=3 data.hold_out=5 data.sources.0.prompt="Why?"
+train_expected 8 kept $? "data.sources data of hash "
+train kept train.steps=3 data.hold_out=4 run.seed=9
+train_expected 8 kept $? "run.seed 7 -> 9, data.hold_out 5 -> 4;" \
+    "--allow-changed run.seed --allow-changed data.hold_out"
+train kept train.steps=3 data.hold_out=4 run.seed=9 --allow-changed run.seed
+train_expected 8 kept $? "settings: data.hold_out 5 -> 4;"
+cp -r "$tiny/model" "$tiny/model2"
+sed -i 's/"rms_norm_eps": [^,]*/"rms_norm_eps": 1e-3/' "$tiny/model2/config.json"
+train kept train.steps=3 data.hold_out=5 model.path="$tiny/model2"
+train_expected 8 kept $? "model.path files of hash" "--allow-changed model.path"
+[ "$(sum kept)" = "$before" ] || tiny_fail "a refused run was changed"
+cp -r "$tiny/model" "$tiny/model3"        # elsewhere, with the same in it
+cp -r "$tiny/data" "$tiny/data3"
+train_well kept train.steps=3 data.hold_out=5 model.path="$tiny/model3" data.sources.0.path="$tiny/data3"
+train kept train.steps=4 data.hold_out=4 data.max_pixels=2048 data.sources.0.limit=9 \
+    --allow-changed data.hold_out --allow-changed data.max_pixels --allow-changed data.sources
+train_expected 0 kept $? "changed since step 3: data.hold_out 5 -> 4" "changed since step 3: data.max_pixels 4096 -> 2048" \
+    "changed since step 3: data.sources.0.limit 0 -> 9" "changed since step 3: data.sources data of hash"
+tail -n 1 "$tiny/runs/kept/metrics.jsonl" >"$tiny/last"
+holds "$tiny/last" '"data.hold_out 5 -> 4"' "the record of an allowed change"
+holds "$tiny/runs/kept/report.html" "data.hold_out 5 -&gt; 4"
+holds "$tiny/runs/kept/recipe.yaml" "hold_out: 4"
+train kept train.steps=5 data.hold_out=5 data.max_pixels=2048 data.sources.0.limit=9
+train_expected 8 kept $? "settings: data.hold_out 4 -> 5;"
+"$vlmoe" train "$tiny/recipe.yaml" --allow-changed data.holdout >"$tiny/kept.log" 2>&1
+train_expected 2 kept $? "nearest is 'data.hold_out'"
 
 # ---- one trainer at a time ----
 

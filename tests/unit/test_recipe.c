@@ -420,6 +420,65 @@ static void test_text_is_complete(void **state)
     arena_free(&a);
 }
 
+/* Every key says what a run that goes on may do with it, once; nothing else does. */
+static void test_every_key_says_what_resuming_may(void **state)
+{
+    (void)state;
+    const struct recipe_field *table[2];
+    const int count[2] = {recipe_fields(&table[0]), recipe_source_fields(&table[1])};
+    struct arena a = arena_make("test");
+    struct bytes def;
+    int unsaid = 0, lines = 0;
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < count[k]; i++) {
+            const struct recipe_field *f = &table[k][i];
+            if (recipe_resume(arena_text(&a, "%s.%s", f->section, f->key)))
+                continue;
+            print_error("%s.%s has no RESUME line in src/train/recipe.def\n",
+                        f->section, f->key);
+            unsaid++;
+        }
+    assert_int_equal(unsaid, 0);
+    assert_ok(file_read(&a, "src/train/recipe.def", 1 << 20, &def));
+    for (const char *at = def.at; (at = strstr(at, "\nRESUME")); at++)
+        lines++;
+    assert_int_equal(lines, count[0] + count[1]);
+    /* What decides what is trained on and what it looks like is one of these. */
+    static const char *const kept[] = {
+        "run.seed", "model.path", "model.freeze", "data.shuffle", "data.hold_out",
+        "data.too_long", "data.max_pixels", "data.sources.N.path",
+        "data.sources.N.weight", "data.sources.N.images", "batch.tokens"};
+    for (int i = 0; i < COUNT(kept); i++)
+        assert_int_not_equal(recipe_resume(kept[i]), RESUME_FREE);
+    assert_int_equal(recipe_resume("optim.lr"), RESUME_FREE);
+    assert_int_equal(recipe_resume("data.nothing"), RESUME_UNSAID);
+    arena_free(&a);
+}
+
+/* All values, as text that gives the same recipe again. */
+static void test_values_are_all(void **state)
+{
+    (void)state;
+    struct arena a = arena_make("test");
+    struct recipe r, again;
+    struct recipe_value *v;
+    const struct recipe_field *f;
+    assert_ok(parse(&a, least, &r));
+    assert_ok(recipe_set(&r, "data.sources.1.path", "second"));
+    assert_ok(recipe_set(&r, "optim.lr", "0.1234567890123456789"));
+    int n = recipe_values(&r, &a, &v);
+    assert_int_equal(n, recipe_fields(&f) + 2 * recipe_source_fields(&f));
+    recipe_default(&a, &again);
+    for (int i = 0; i < n; i++) {
+        assert_true(v[i].resume != RESUME_UNSAID);
+        assert_ok(recipe_set(&again, v[i].key, v[i].value));
+        if (!strcmp(v[i].key, "optim.lr"))
+            assert_string_equal(v[i].preset, "0.0001");
+    }
+    assert_string_equal(recipe_text_of(&again, &a), recipe_text_of(&r, &a));
+    arena_free(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -428,6 +487,8 @@ int main(void)
         cmocka_unit_test(test_includes),  cmocka_unit_test(test_overrides),
         cmocka_unit_test(test_values_fit_together), cmocka_unit_test(test_fixed_point),
         cmocka_unit_test(test_text_is_complete), cmocka_unit_test(test_needs),
+        cmocka_unit_test(test_every_key_says_what_resuming_may),
+        cmocka_unit_test(test_values_are_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -90,7 +90,7 @@ static void test_training_goes_on(void **state)
     atomic_store(&held, false);
     assert_ok(saver_wait(v));
     assert_ok(saver_wait(v));                           /* once is enough */
-    assert_ok(train_state_load(&s, root, &is, &found));
+    assert_ok(train_state_load(&s, root, NULL, &is, &found));
     assert_true(found);
     assert_int_equal(is.step, 3);
     assert_int_equal(is.updates, 3);
@@ -102,7 +102,7 @@ static void test_training_goes_on(void **state)
     assert_ok(saver_end(v));
     scribble(&fresh);
     same(&s, &fresh);
-    assert_ok(train_state_load(&fresh, root, &is, &found));
+    assert_ok(train_state_load(&fresh, root, NULL, &is, &found));
     assert_int_equal(is.step, 6);
     same(&s, &fresh);
     session_close(&s);
@@ -140,7 +140,7 @@ static void test_failures_are_told(void **state)
     assert_fails(saver_save(v, &t, true), "No space left");     /* its own */
     assert_ok(saver_save(v, &t, false));
     assert_fails(saver_end(v), "No space left");
-    assert_ok(train_state_load(&s, root, &is, &found));
+    assert_ok(train_state_load(&s, root, NULL, &is, &found));
     assert_true(found && is.step == 3);                 /* the one before is there */
     char **name;
     int64_t count;

@@ -81,9 +81,10 @@ train_well() {
     return 1
 }
 
-# untimed FILE [KEY|KEY...]: lines of metrics without what a clock decides (and other keys)
+# untimed FILE [KEY|KEY...]: lines of metrics without what a clock decides, and what was set
+# otherwise on the way (and other keys)
 untimed() {
-    sed -E "s/\"(step_ms|data_wait_ms|useful_tokens_per_s_per_gpu|model_tflops_per_gpu${2:+|$2})\":[^,}]*,?//g" "$1"
+    sed -E "s/\"changed\":\\[[^]]*\\],//; s/\"(step_ms|data_wait_ms|useful_tokens_per_s_per_gpu|model_tflops_per_gpu${2:+|$2})\":[^,}]*,?//g" "$1"
 }
 
 # same_metrics A B [KEY|KEY...]: every step of two runs, bit for bit
