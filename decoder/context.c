@@ -5,7 +5,7 @@
  *  - all-gather: K and V of the whole row come to every rank (a segment of its own,
  *    which a policy may run again instead of keeping it); then a call for each chunk.
  *  - ring: blocks of K and V go round; what a block adds is merged by its lse.  Nothing
- *    grows with the whole row.
+ *    grows with the whole row.  It is math that talks in between: of the compute lane.
  * What is before a query is decided by places in the whole row, so segments (samples)
  * may begin and end anywhere. */
 #include "decoder/parts.h"
@@ -237,8 +237,8 @@ static void ring_backward(struct run *r)
 }
 
 static const struct segment ring_attn = {
-    .name = "core_attn", .lane = LANE_LAYER, .component = "attention", .back_in = 7,
-    .back_out = 3, .no_grad_in = 4, .no_grad_out = 2, .forward = ring_forward,
+    .name = "core_attn", COMPUTE("attention"), .back_in = 7, .back_out = 3,
+    .no_grad_in = 4, .no_grad_out = 2, .forward = ring_forward,
     .backward = ring_backward,
 };
 

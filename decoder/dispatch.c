@@ -300,6 +300,7 @@ static void by_alltoall(const struct decoder_layer *l, struct dispatch *d, int m
     x = exchanged(g, &dispatch_rows, "arrived", x, d->leave, d->arrive, rows);
     d->go = last_node(g);
     d->rows = pick_record(g, &arrange, "arranged", x, d->order, d->undo);
+    g->value[x].room = g->value[d->rows].room = true;
 }
 
 static void by_allgather(const struct decoder_layer *l, struct dispatch *d, int m,
@@ -315,6 +316,7 @@ static void by_allgather(const struct decoder_layer *l, struct dispatch *d, int 
          graph_attr(g, &a, sizeof a));
     *overflow = over;
     d->rows = permuted(g, d, &permute, m);
+    g->value[d->rows].room = true;
 }
 
 static void alone(const struct decoder_layer *l, struct dispatch *d, int m)
@@ -356,6 +358,7 @@ int decoder_combine(const struct decoder_layer *l, struct dispatch *d, int y)
     struct graph *g = l->scope.g;
     if (d->way == ALLTOALL) {
         y = pick_record(g, &restore, "restored", y, d->undo, d->order);
+        g->value[y].room = true;
         y = exchanged(g, &combine_rows, "returned", y, d->arrive, d->leave,
                       g->value[d->source].dim[0]);
         d->back = last_node(g);

@@ -114,6 +114,7 @@ static int grouped_record(struct graph *g, const struct segment *kind, const cha
 {
     int layer = g->layers - 1;
     int y = graph_value(g, name, layer, g->value[x].dim[0], g->param[w].rows[1]);
+    g->value[y].room = g->value[x].room;
     graph_node(g, kind, layer, LIST(x, bound), LIST(y), LIST(w), NULL, 0);
     return y;
 }
@@ -161,6 +162,7 @@ int decoder_experts(const struct decoder_layer *l, int moe, int m, int live, int
     struct dispatch d = decoder_dispatch(l, m, index, weight, &sums->overflow);
     int gu = grouped_record(g, &expert_up, "gu", d.rows, d.bound, w_up);
     int hidden = swiglu_record(g, &act, "act", gu);
+    g->value[hidden].room = g->value[gu].room;
     int y = grouped_record(g, &expert_down, "expert", hidden, d.bound, w_down);
     int routed = decoder_combine(l, &d, y);
     return c->shared_hidden > 0 ? decoder_shared(l, &d, m, routed) : routed;

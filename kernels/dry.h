@@ -92,8 +92,11 @@ static inline void count(struct stream *s, double flops, const struct tensor *t,
     if (!s->work)
         return;
     s->work->flops += flops;
-    for (int i = 0; i < n; i++)
-        s->work->bytes += (double)tensor_count(t[i]) * (double)dtype_bytes(t[i].dtype);
+    for (int i = 0; i < n; i++) {
+        double bytes = (double)tensor_count(t[i]) * (double)dtype_bytes(t[i].dtype);
+        s->work->bytes += bytes;
+        s->work->room += t[i].room ? bytes : 0;
+    }
 }
 
 #define WORK(s, flops, ...)                                                            \

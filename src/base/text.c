@@ -1,6 +1,7 @@
 /* text.c - text in arenas: grown at its end, split, read as numbers, compared. */
 #include "base/text.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
@@ -105,7 +106,8 @@ int text_split(struct arena *a, const char *text, const char *separators, char *
     return (int)count;
 }
 
-/* Levenshtein, one row at a time: cost[j] edits turn a[0..i) into b[0..j). */
+/* Levenshtein, one row at a time: cost[j] edits turn a[0..i) into b[0..j).  Letters are
+ * the same in either case. */
 int text_distance(const char *a, const char *b)
 {
     struct arena memory = arena_make("text_distance");
@@ -117,7 +119,8 @@ int text_distance(const char *a, const char *b)
         int diagonal = cost[0];
         cost[0] = i + 1;
         for (int j = 0; j < n; j++) {
-            int keep = diagonal + (a[i] != b[j]);
+            int keep = diagonal + (tolower((unsigned char)a[i]) !=
+                                   tolower((unsigned char)b[j]));
             diagonal = cost[j + 1];
             cost[j + 1] = MIN(keep, 1 + MIN(diagonal, cost[j]));
         }

@@ -9,16 +9,22 @@ static bool run(struct arena *arena, int argc, char **argv)
     struct recipe *r = NEW(arena, struct recipe, 1);
     struct text t = text_make(arena);
     struct outlook_options o = {.rank = -1};
-    const char *world = NULL;
+    const char *world = NULL, *ranks = NULL;
     bool search = false;
     const struct option option[] = {
-        {"world", &world, NULL, NULL}, {"rank", NULL, &o.rank, NULL},
+        {"world", &world, NULL, NULL}, {"ranks", &ranks, NULL, NULL},
+        {"rank", NULL, &o.rank, NULL},
         {"hardware", &o.hardware, NULL, NULL}, {"explain", NULL, NULL, &o.explain},
         {"search", NULL, NULL, &search},
     };
     if (!arguments_read(&a, argc, argv, option, COUNT(option), 1, 1))
         return false;
-    override_add(&a, "parallel.ranks", world);
+    if (world && ranks) {
+        fail("plan: --world and --ranks are one setting (parallel.ranks); leave one of "
+             "them out");
+        return fail_kind(FAULT_USAGE);
+    }
+    override_add(&a, "parallel.ranks", world ? world : ranks);
     if (!recipe_open(&a, r))
         return false;
     if (search && o.rank >= 0) {
@@ -33,13 +39,13 @@ static bool run(struct arena *arena, int argc, char **argv)
 
 const struct command command_plan = {
     "plan",
-    "RECIPE [--world N] [--rank R] [--hardware NAME] [--explain] [--search] "
+    "RECIPE [--ranks N] [--rank R] [--hardware NAME] [--explain] [--search] "
     "[section.key=value ...]",
     "layout, memory, traffic and predicted time of a step; needs no data, no GPU",
     "Prints the layout, the memory a rank needs by kind and component, messages by\n"
     "group and link, and the predicted time of a step.  Says `fits`, or exits with 6\n"
     "and names what to change.\n\n"
-    "  --world N        short for parallel.ranks=N\n"
+    "  --ranks N        short for parallel.ranks=N, as in train (--world N: the same)\n"
     "  --rank R         show this rank (default: the one that needs most memory)\n"
     "  --hardware NAME  h100, h200, b200, gb200, cpu, or a file; recipes/hardware\n"
     "  --explain        list every step with its lane and waits\n"

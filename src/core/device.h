@@ -23,6 +23,7 @@ void team_for(struct team *t, int64_t count, void (*body)(void *arg, int64_t i),
 struct work {
     double flops;                       /* multiply-add = 2 */
     double bytes;                       /* read + written, as if nothing were cached */
+    double room;                        /* of bytes: of tensors with tensor.room */
     double grouped, attention;          /* of flops: products by expert, attention */
     double inside, across;              /* bytes that reach this rank from others of its
                                          * node, from other nodes (comm.h) */

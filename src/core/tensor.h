@@ -12,6 +12,8 @@ struct tensor {
     void *data;
     enum dtype dtype;
     int ndim;
+    bool room;                          /* rows are room for what data sends: how many
+                                         * of them move is no business of a shape */
     int64_t dim[4], stride[4];
 };
 

@@ -65,6 +65,17 @@ int graph_input(struct graph *g, const char *name, enum dtype dtype, int ndim,
     return v;
 }
 
+int64_t graph_experts_room(const struct graph *g)
+{
+    for (int64_t k = 0; k < g->nnode; k++) {
+        const struct node *n = &g->node[k];
+        int w = n->nw ? n->w[0] : NONE;
+        if (w != NONE && g->unit[g->param[w].unit].experts)
+            return g->value[n->in[0]].dim[0];
+    }
+    return 0;
+}
+
 int graph_find(const struct graph *g, const char *name)
 {
     for (int v = 0; v < g->nvalue; v++)

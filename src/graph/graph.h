@@ -83,6 +83,7 @@ struct value {
     bool keep;                          /* a boundary: recompute never goes behind it */
     bool loss;                          /* backward starts here: see graph_loss */
     bool grad;                          /* a floating value that may carry a gradient */
+    bool room;                          /* a row for each that experts have room for */
 };
 
 struct node {
@@ -159,6 +160,8 @@ int graph_value_of(struct graph *g, const char *name, int layer, enum dtype dtyp
 int graph_input(struct graph *g, const char *name, enum dtype dtype, int ndim,
                 const int64_t *dim);
 int graph_find(const struct graph *g, const char *name);        /* an input; -1 none */
+/* Rows that this rank's experts have room for; 0: there are none. */
+int64_t graph_experts_room(const struct graph *g);
 void graph_keep(struct graph *g, int value);
 /* Backward starts at this [1,1] value, with gradient 1: nobody gives it a dout, and the
  * node that made it takes the absent one for 1 (not for 0).  There may be several; what

@@ -26,29 +26,30 @@ static double messages(const struct work *w, const struct hardware *h)
                w->across / (h->across * h->across_share));
 }
 
-/* Rows of experts are as many as are routed; counts of a balanced alltoall say so
- * already. */
-static double step_cost(const struct plan *p, const struct step *s,
+/* Seconds without messages (counts of a balanced alltoall are of routed rows already).
+ * Of rows that experts have room for only those move that are routed; weights, and rows
+ * on the tokens' side, are there whatever the room is. */
+static double work_cost(const struct plan *p, const struct step *s,
                         const struct work *w, const struct hardware *h,
                         const struct workload *load)
 {
     double bandwidth = h->bandwidth * h->bandwidth_share;
     if (s->lane == LANE_COPY)
-        return h->launch + w->bytes / 2 / (h->host * h->host_share);
+        return w->bytes / 2 / (h->host * h->host_share);
     if (s->node < 0)
-        return h->launch + messages(w, h) + w->bytes / bandwidth;
+        return w->bytes / bandwidth;
     const struct node *n = &p->graph->node[s->node];
-    bool experts = strcmp(n->kind->component, "experts") == 0;
-    double bytes = w->bytes * (experts ? load->routed : 1);
-    return h->launch + messages(w, h) +
-           MAX(products(s, n, w, h, load), bytes / bandwidth);
+    double bytes = w->bytes - w->room * (1 - load->routed);
+    return MAX(products(s, n, w, h, load), bytes / bandwidth);
 }
 
 void plan_cost(const struct plan *p, const struct work *work, const struct hardware *h,
-               const struct workload *load, double *cost)
+               const struct workload *load, double *cost, double *talk)
 {
-    for (int64_t i = 0; i < p->nstep; i++)
-        cost[i] = step_cost(p, &p->step[i], &work[i], h, load);
+    for (int64_t i = 0; i < p->nstep; i++) {
+        talk[i] = messages(&work[i], h);
+        cost[i] = h->launch + talk[i] + work_cost(p, &p->step[i], &work[i], h, load);
+    }
 }
 
 double update_cost(const struct plan *p, const struct hardware *h)
@@ -88,31 +89,40 @@ static double covered(struct span *span, int64_t count)
     return sum;
 }
 
-/* Seconds at which some lane of `lanes` (bits) works. */
-static double lanes_covered(const struct plan *p, const double *cost, const double *end,
-                            unsigned lanes, struct span *span)
+/* Seconds at which the rank computes, talks, or either.  A step of the compute lane
+ * talks last. */
+enum { MATH = 1, TALK = 2 };
+static double time_covered(const struct plan *p, const double *cost, const double *talk,
+                           const double *end, unsigned what, struct span *span)
 {
     int64_t n = 0;
-    for (int64_t i = 0; i < p->nstep; i++)
-        if (lanes >> p->step[i].lane & 1)
-            span[n++] = (struct span){end[i] - cost[i], end[i]};
+    for (int64_t i = 0; i < p->nstep; i++) {
+        enum lane lane = p->step[i].lane;
+        if (lane == LANE_COPY)
+            continue;
+        double middle = end[i] - cost[i];
+        if (lane == LANE_COMPUTE)
+            middle = talk ? end[i] - talk[i] : end[i];
+        if (what & MATH && middle > end[i] - cost[i])
+            span[n++] = (struct span){end[i] - cost[i], middle};
+        if (what & TALK && end[i] > middle)
+            span[n++] = (struct span){middle, end[i]};
+    }
     return covered(span, n);
 }
 
 struct forecast plan_forecast(const struct plan *p, struct arena *scratch,
-                              const double *cost, double update)
+                              const double *cost, const double *talk, double update)
 {
-    enum { MATH = 1 << LANE_COMPUTE,
-           TALK = 1 << LANE_LAYER | 1 << LANE_STATE | 1 << LANE_PIPE };
     struct arena_mark mark = arena_mark(scratch);
     double *end = NEW(scratch, double, p->nstep);
-    struct span *span = NEW(scratch, struct span, p->nstep);
+    struct span *span = NEW(scratch, struct span, 2 * p->nstep);
     struct prediction x = plan_simulate(p, scratch, cost, end);
     struct forecast f = {.update = update, .seconds = x.seconds + update};
-    double either = lanes_covered(p, cost, end, MATH | TALK, span);
+    double either = time_covered(p, cost, talk, end, MATH | TALK, span);
     memcpy(f.busy, x.busy, sizeof f.busy);
-    f.compute = lanes_covered(p, cost, end, MATH, span);
-    f.communication = lanes_covered(p, cost, end, TALK, span);
+    f.compute = time_covered(p, cost, talk, end, MATH, span);
+    f.communication = time_covered(p, cost, talk, end, TALK, span);
     f.exposed = either - f.compute;
     f.idle = x.seconds - either;
     arena_reset(scratch, mark);

@@ -22,9 +22,10 @@ struct workload {
     double routed;                      /* share of the rows of experts */
 };
 
-/* Seconds of every step by itself: cost[nstep], from work[nstep] (plan_work). */
+/* Seconds of every step by itself: cost[nstep], from work[nstep] (plan_work); of them
+ * talk[nstep] is spent on messages. */
 void plan_cost(const struct plan *p, const struct work *work, const struct hardware *h,
-               const struct workload *load, double *cost);
+               const struct workload *load, double *cost, double *talk);
 /* Of the update that follows the plan: everything it keeps is read and written. */
 double update_cost(const struct plan *p, const struct hardware *h);
 
@@ -37,7 +38,9 @@ struct forecast {
     double idle;                        /* neither: waiting for other stages, copies */
     double busy[LANES];
 };
+/* Steps of the compute lane may talk (a ring of attention): they compute for cost less
+ * talk.  talk NULL: none does. */
 struct forecast plan_forecast(const struct plan *p, struct arena *scratch,
-                              const double *cost, double update);
+                              const double *cost, const double *talk, double update);
 
 #endif

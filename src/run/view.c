@@ -8,9 +8,11 @@ struct views views_make(struct arena *a, const struct plan *p)
     const struct graph *g = p->graph;
     struct views v = {.plan = p, .value = NEW(a, struct tensor, g->nvalue),
                       .param = NEW(a, struct tensor, g->nparam)};
-    for (int64_t i = 0; i < g->nvalue; i++)
+    for (int64_t i = 0; i < g->nvalue; i++) {
         v.value[i] = tensor_dense(NULL, g->value[i].dtype, g->value[i].ndim,
                                   g->value[i].dim);
+        v.value[i].room = g->value[i].room;
+    }
     for (int64_t i = 0; i < g->nparam; i++)
         v.param[i] = tensor_dense(NULL, DTYPE_F32, g->param[i].nrows, g->param[i].rows);
     return v;

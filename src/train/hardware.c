@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/text.h"
 
+#include <math.h>
 #include <yaml.h>
 
 /* The source tree the program was built from: found from any folder. */
@@ -86,6 +87,17 @@ static bool pairs_set(struct arena *a, yaml_document_t *doc, struct hardware *ou
     return true;
 }
 
+/* What no single number shows. */
+static bool table_makes_sense(const struct hardware *h)
+{
+    if (h->node != floor(h->node))
+        return fail("node %g is not a whole number of devices", h->node);
+    if (h->memory > 0 && h->reserve >= h->memory)
+        return fail("reserve %g leaves nothing of memory %g (bytes)", h->reserve,
+                    h->memory);
+    return true;
+}
+
 bool hardware_parse(struct arena *a, const char *name, const char *yaml, int64_t size,
                     struct hardware *out)
 {
@@ -100,7 +112,7 @@ bool hardware_parse(struct arena *a, const char *name, const char *yaml, int64_t
                   parser.problem ? parser.problem : "not YAML");
         *out = (struct hardware){.name = arena_copy(a, name, strlen(name))};
         if (ok) {
-            ok = pairs_set(a, &doc, out);
+            ok = pairs_set(a, &doc, out) && table_makes_sense(out);
             yaml_document_delete(&doc);
         }
         yaml_parser_delete(&parser);

@@ -8,11 +8,25 @@
 
 struct typical { double tokens, patches, sample, image; };      /* two of a row */
 
+/* No row holds a larger sample or image than itself. */
+static bool typical_fits(const struct recipe *r, const struct model_config *c)
+{
+    if (r->plan_sample > r->batch_tokens)
+        fail("plan: plan.sample %lld: no row of batch.tokens %lld holds such a sample",
+             (long long)r->plan_sample, (long long)r->batch_tokens);
+    else if (c->has_vision && r->plan_image > r->batch_patches)
+        fail("plan: plan.image %lld: no row of batch.patches %lld holds such an image",
+             (long long)r->plan_image, (long long)r->batch_patches);
+    else
+        return true;
+    return fail_kind(FAULT_USAGE);
+}
+
 static struct typical typical_of(const struct recipe *r, const struct model *m)
 {
     struct typical x = {.tokens = (double)m->capacity.tokens};
     x.patches = m->config.has_vision ? (double)m->capacity.patches : 0;
-    x.sample = r->plan_sample ? MIN((double)r->plan_sample, x.tokens) : x.tokens;
+    x.sample = r->plan_sample ? (double)r->plan_sample : x.tokens;
     x.image = r->plan_image ? MIN((double)r->plan_image, x.patches) : x.patches;
     return x;
 }
@@ -30,20 +44,12 @@ static struct flops_count counts_of(const struct typical *x, const struct model 
     };
 }
 
-/* Rows a rank's experts get, over the rows they have room for; 1 without experts. */
-static double routed_share(const struct model *m, const struct mesh *mesh)
+/* Rows that a rank's experts get where all are chosen equally often. */
+static double experts_rows(const struct model *m, const struct mesh *mesh)
 {
-    const struct graph *g = &m->graph;
     const struct layout *l = &mesh->layout;
     double tokens = (double)m->capacity.tokens / (l->cp * l->tp);
-    double rows = tokens * m->config.decoder.active * l->etp;
-    for (int64_t k = 0; k < g->nnode; k++) {
-        const struct node *n = &g->node[k];
-        int w = n->nw ? n->w[0] : NONE;
-        if (w != NONE && g->unit[g->param[w].unit].experts)
-            return MIN(1, rows / (double)g->value[n->in[0]].dim[0]);
-    }
-    return 1;
+    return tokens * m->config.decoder.active * l->etp;
 }
 
 static struct workload workload_of(const struct recipe *r, const struct model *m,
@@ -53,10 +59,11 @@ static struct workload workload_of(const struct recipe *r, const struct model *m
     /* Pairs within the images that a rank encodes, of all that it has room for. */
     double encoded = x.patches / (m->balanced ? mesh->layout.cp : 1);
     double room = (double)m->encodes;
+    int64_t rows = graph_experts_room(&m->graph);
     return (struct workload){
         .attention = (x.sample + 1) / (x.tokens + 1),
         .vision_attention = room > 0 ? x.image * encoded / room / room : 1,
-        .routed = routed_share(m, mesh),
+        .routed = rows > 0 ? MIN(1, experts_rows(m, mesh) / (double)rows) : 1,
     };
 }
 
@@ -75,14 +82,15 @@ static void stage_cost(struct outlook_stage *s, const struct outlook *o,
     const struct plan *p = s->session.plan;
     s->work = NEW(a, struct work, p->nstep);
     s->cost = NEW(a, double, p->nstep);
+    s->talk = NEW(a, double, p->nstep);
     plan_work(p, s->work);
     s->need = p->bytes;
     if (o->hardware.memory <= 0)        /* the device's memory is the host's */
         s->need += p->host_bytes + saver_snapshot(&s->session);
     for (int64_t i = 0; i < p->nstep; i++)
         s->flops += s->work[i].flops;
-    plan_cost(p, s->work, &o->hardware, load, s->cost);
-    s->forecast = plan_forecast(p, a, s->cost, update_cost(p, &o->hardware));
+    plan_cost(p, s->work, &o->hardware, load, s->cost, s->talk);
+    s->forecast = plan_forecast(p, a, s->cost, s->talk, update_cost(p, &o->hardware));
 }
 
 static void stage_open(void *arg, int64_t i)
@@ -149,6 +157,35 @@ static bool time_all(struct outlook *o)
     return true;
 }
 
+/* Nodes that ranks [first, first + span) touch beyond what so many need. */
+static int nodes_beyond(const struct mesh *m, int first, int span)
+{
+    int node = m->layout.node, last = first + span - 1;
+    return node > 0 ? last / node - first / node - (span - 1) / node : 0;
+}
+
+int outlook_straddlers(const struct mesh *m, int span)
+{
+    int n = 0;
+    for (int at = 0; at < m->layout.world; at += span)
+        n += nodes_beyond(m, at, span) > 0;
+    return n;
+}
+
+/* All ranks of a stage wait for one whose experts are shared across nodes, or whose
+ * tokens are. */
+static int stage_slowest(const struct mesh *m, int stage)
+{
+    const struct layout *l = &m->layout;
+    int each = l->world / l->pp, from = stage * each;
+    const int span[] = {l->ep * l->etp, l->cp * l->tp};
+    for (int k = 0; k < COUNT(span); k++)
+        for (int at = from; at < from + each; at += span[k])
+            if (nodes_beyond(m, at, span[k]) > 0)
+                return at;
+    return from;
+}
+
 bool outlook_open(struct outlook *o, const struct recipe *r,
                   const struct outlook_options *options)
 {
@@ -178,11 +215,14 @@ bool outlook_open(struct outlook *o, const struct recipe *r,
     for (int i = 0, each = l->world / l->pp; i < l->pp; i++) {
         bool shown = options->rank >= 0 && options->rank / each == i;
         o->stage[i].rank = (struct rank){
-            .rank = shown ? (int)options->rank : i * each, .ranks = l->world};
+            .rank = shown ? (int)options->rank : stage_slowest(&o->crew.mesh, i),
+            .ranks = l->world};
     }
     if (!stages_open(o, r, options->fitting))
         return false;
     const struct model *m = &o->stage[0].session.model;
+    if (!typical_fits(r, &m->config))
+        return false;
     struct typical x = typical_of(r, m);
     struct flops_count n = counts_of(&x, m);
     o->tokens = x.tokens * (double)r->batch_rows;

@@ -20,12 +20,13 @@ struct outlook_options {
 /* One rank of each stage stands for all of its stage: they run the same plan over equal
  * shares (only their links to other nodes may differ). */
 struct outlook_stage {
-    struct rank rank;           /* the first of the stage */
+    struct rank rank;           /* the first of the stage, or of those in a group of
+                                 * experts or of a row that straddles nodes */
     bool ok;
     struct failure why;         /* not */
     struct session session;
     struct work *work;          /* [steps] */
-    double *cost;               /* [steps] seconds */
+    double *cost, *talk;        /* [steps] seconds; of them on messages */
     struct forecast forecast;   /* as if no other stage were waited for */
     double flops;               /* hardware's: recompute and capacity counted */
     int64_t need;               /* bytes; what is on the host too if that is the device
@@ -54,6 +55,8 @@ MUST_USE bool outlook_open(struct outlook *o, const struct recipe *r,
                            const struct outlook_options *options);
 void outlook_close(struct outlook *o);
 bool outlook_fits(const struct outlook *o);
+/* Of all blocks of `span` consecutive ranks, those on more nodes than so many need. */
+int outlook_straddlers(const struct mesh *m, int span);
 /* All of it as text (outlook_text.c). */
 void outlook_print(const struct outlook *o, const struct outlook_options *options,
                    struct text *t);

@@ -243,6 +243,44 @@ static void time_print(const struct outlook *o, const struct outlook_stage *s,
              o->flops / o->seconds / world / 1e12);
 }
 
+/* ---- what to know of it ---- */
+
+static void straddlers_print(const struct mesh *m, const char *what, int span,
+                             struct text *t)
+{
+    int node = m->layout.node, n = outlook_straddlers(m, span);
+    if (n == 0)
+        return;
+    text_add(t, "note: %d of %d %s (%d ranks each) straddle nodes of %d ranks, more of "
+                "them than so many ranks need: what they say crosses the network", n,
+             m->layout.world / span, what, span, node);
+    if (span < node)
+        text_add(t, "; with %d ranks of each node in use (node: %d in the hardware "
+                    "table) none would", node - node % span, node - node % span);
+    text_add(t, "\n");
+}
+
+static void notes_print(const struct outlook *o, struct text *t)
+{
+    const struct mesh *m = &o->crew.mesh;
+    const struct layout *l = &m->layout;
+    const struct model *x = &o->stage[0].session.model;
+    int stage = l->world / l->pp, experts = l->ep * l->etp, row = l->cp * l->tp;
+    if (l->pp > 1)
+        straddlers_print(m, "stages", stage, t);
+    if (experts < stage)
+        straddlers_print(m, "groups of ep x etp", experts, t);
+    if (row < stage && row != experts)
+        straddlers_print(m, "groups of cp x tp", row, t);
+    int64_t cell = (int64_t)x->config.vision.merge * x->config.vision.merge;
+    if (x->config.has_vision && x->capacity.patches / cell > x->capacity.tokens)
+        text_add(t, "note: batch.patches %lld make %lld features, a row has places for "
+                    "%lld (batch.tokens): room and work for what cannot come\n",
+                 (long long)x->capacity.patches,
+                 (long long)(x->capacity.patches / cell),
+                 (long long)x->capacity.tokens);
+}
+
 void outlook_print(const struct outlook *o, const struct outlook_options *options,
                    struct text *t)
 {
@@ -254,6 +292,7 @@ void outlook_print(const struct outlook *o, const struct outlook_options *option
     files_print(o, s, t);
     traffic_print(o, s, t);
     time_print(o, s, t);
+    notes_print(o, t);
     if (!options->explain)
         return;
     text_add(t, "\n");

@@ -521,6 +521,7 @@ static void hardware_tables(void **state)
     assert_fails(parse(&a, "peak: [1]\n", &h), "key: value");
     assert_fails(parse(&a, "a: [\n", &h), "line");
     assert_fails(hardware_read(&a, "h300", &h), "h300");
+    assert_fails(hardware_read(&a, "H200", &h), "nearest is 'h200'");
     arena_free(&a);
 }
 

@@ -121,7 +121,7 @@ static double exposed(struct arena *a, const struct plan *p)
     double *cost = NEW(a, double, p->nstep);
     for (int64_t i = 0; i < p->nstep; i++)
         cost[i] = 1;
-    return plan_forecast(p, a, cost, 0).exposed;
+    return plan_forecast(p, a, cost, NULL, 0).exposed;
 }
 
 static void the_same_steps_hide_more(void **state)

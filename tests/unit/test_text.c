@@ -89,6 +89,8 @@ static void test_distance_is_a_metric(void **state)
                 assert_true(ij <= text_distance(word[i], word[k]) +
                                       text_distance(word[k], word[j]));
         }
+    const char *const table[] = {"b200", "h200"};
+    assert_string_equal(text_nearest("H200", table, 2), "h200");
     const char *nearest = text_nearest("lerning_rate", word, COUNT(word));
     assert_string_equal(nearest, "learning_rate");
     assert_null(text_nearest("x", NULL, 0));
