@@ -146,7 +146,20 @@ static const struct segment residual = {
     .name = "residual", COMPUTE("attention"), RESIDUAL,
 };
 
-int decoder_attention(const struct decoder_layer *l, int x, int segment,
+/* qk, v at own places to o there. */
+static int core_record(const struct decoder_layer *l, int qk, int v,
+                       const struct seen *seen, const struct attention *shape)
+{
+    struct graph *g = l->scope.g;
+    if (graph_ways(g, false, AXIS_CP) > 1)
+        return decoder_context_attention(g, qk, v, seen, shape, l->options->cp_ring);
+    int cache = seen->rows ? cache_record(g, qk, v, seen, shape) : NONE;
+    if (seen->own_from != NONE)
+        return cached_attention_record(g, qk, cache, seen, shape);
+    return attention_record(g, &core_attn, qk, v, seen->segment, shape);
+}
+
+int decoder_attention(const struct decoder_layer *l, int x, const struct seen *seen,
                       struct rotary t)
 {
     const struct decoder_config *c = l->config;
@@ -183,10 +196,7 @@ int decoder_attention(const struct decoder_layer *l, int x, int segment,
     graph_node(g, &qk_norm, layer, LIST(qk), LIST(normed, q_r, k_r), LIST(w_qn, w_kn),
                attr, 0);
     int turned = rope_record(g, &rope, "qk_rope", normed, t);
-    int o = graph_ways(g, false, AXIS_CP) > 1
-                ? decoder_context_attention(g, turned, v, segment, &own.shape,
-                                            l->options->cp_ring)
-                : attention_record(g, &core_attn, turned, v, segment, &own.shape);
+    int o = core_record(l, turned, v, seen, &own.shape);
     int a = linear_scatter_record(g, &attn_proj, &scatter, NULL, "attn", o, w_o, NONE);
     return residual_record(g, &residual, "h", x, a);
 }

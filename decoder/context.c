@@ -242,7 +242,7 @@ static const struct segment ring_attn = {
     .backward = ring_backward,
 };
 
-int decoder_context_attention(struct graph *g, int qk, int v, int segment,
+int decoder_context_attention(struct graph *g, int qk, int v, const struct seen *seen,
                               const struct attention *shape, bool ring)
 {
     int layer = g->layers - 1;
@@ -251,11 +251,11 @@ int decoder_context_attention(struct graph *g, int qk, int v, int segment,
                         graph_at(g, false, AXIS_CP), T / 2};
     const void *attr = graph_attr(g, &c, sizeof c);
     int64_t bytes = T * 2 * narrow(&c) * dtype_bytes(DTYPE_F32);
-    if (ring) {
+    if (ring && !seen->rows) {          /* the cache needs all of K and V anyway */
         int o = graph_value(g, "o", layer, T, wide);
         int lse = graph_value(g, "lse", layer, T, shape->heads);
-        graph_node(g, &ring_attn, layer, LIST(qk, v, segment), LIST(o, lse), EMPTY,
-                   attr, 4 * bytes);
+        graph_node(g, &ring_attn, layer, LIST(qk, v, seen->segment), LIST(o, lse),
+                   EMPTY, attr, 4 * bytes);
         graph_group(g, false, ON(AXIS_CP));
         return o;
     }
@@ -264,9 +264,12 @@ int decoder_context_attention(struct graph *g, int qk, int v, int segment,
     graph_node(g, &kv_gather, layer, LIST(qk, v), LIST(q, kv), EMPTY, attr,
                (1 + c.ranks) * bytes);
     graph_group(g, false, ON(AXIS_CP));
+    int cache = seen->rows ? cache_kv_record(g, kv, seen, shape) : NONE;
+    if (seen->own_from != NONE)
+        return cached_attention_record(g, q, cache, seen, shape);
     int o = graph_value(g, "o", layer, T, wide);
     int lse = graph_value(g, "lse", layer, T, shape->heads);
-    graph_node(g, &core_attn, layer, LIST(q, kv, segment), LIST(o, lse), EMPTY, attr,
-               0);
+    graph_node(g, &core_attn, layer, LIST(q, kv, seen->segment), LIST(o, lse), EMPTY,
+               attr, 0);
     return o;
 }

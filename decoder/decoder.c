@@ -171,6 +171,22 @@ static void end_record(struct graph *g, const struct decoder_config *c, int64_t 
     decoder_head(g, c, T, n, w_head, o, out);
 }
 
+static struct seen seen_record(struct graph *g, const struct capacity *cap,
+                               const struct decoder_options *o,
+                               const struct places *row)
+{
+    struct seen s = {input(g, "segment", cap->segments + 1), o->cache_rows, NONE, NONE,
+                     NONE};
+    if (!o->cache_rows)
+        return s;
+    s.row = input(g, "cache_row", cap->tokens);
+    if (!o->answers)
+        return s;
+    s.own_row = own_record(g, &own, s.row, row);
+    s.own_from = own_record(g, &own, input(g, "cache_from", cap->tokens), row);
+    return s;
+}
+
 void decoder_record(struct graph *g, const struct decoder_config *c,
                     const struct capacity *cap, const struct vision_graph *vision,
                     const struct decoder_options *o, struct decoder_graph *out)
@@ -184,8 +200,8 @@ void decoder_record(struct graph *g, const struct decoder_config *c,
     graph_layer(g);
     int tokens = input(g, "input", T);
     int position = graph_input(g, "position", DTYPE_I32, 2, (int64_t[]){T, 3});
-    int segment = input(g, "segment", cap->segments + 1);
     struct places row = places_of_row(g, T), rank = places_of_rank(g, T);
+    struct seen seen = seen_record(g, cap, o, &row);
     bool placed = vision && vision->placed;
     int64_t rows = vision ? g->value[vision->feature].dim[0] : 0;
     int feature =
@@ -218,7 +234,7 @@ void decoder_record(struct graph *g, const struct decoder_config *c,
     int moe = 0;
     for (int l = 0; l < c->layers; l++) {
         struct decoder_layer d = layer_record(g, c, o, l);
-        int h = decoder_attention(&d, x, segment, t);
+        int h = decoder_attention(&d, x, &seen, t);
         int w =
             param_vector(&d.scope, "post_attention_layernorm.weight", D, INITIAL_ONE);
         int m = rmsnorm_record(g, &mlp_norm, "m", h, w, c->eps);

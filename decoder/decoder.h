@@ -19,6 +19,11 @@
  *     scale          f32 [1,1]            1 / supervised tokens of the global batch
  *   options.best:
  *     want           i32 [T]              not 0: choose a token here
+ *   options.cache_rows:
+ *     cache_row      i32 [T]              where the cache holds this place, or -1
+ *   and options.answers:
+ *     cache_from     i32 [T]              its sample's first row there; a place sees
+ *                                         cache_from .. cache_row and no other place
  * Placing is an addition, so `input` must be -1 (a zero row) where `feature` is not.
  *
  * Inputs are those of the whole row on every tp and cp rank; each takes its own part.
@@ -45,7 +50,12 @@ struct decoder_options {
     double aux_coef, z_coef;            /* router losses; 0: reported, not trained on */
     bool bias;                          /* choose experts with router_bias */
     bool loss, logits, best;            /* what to make of the last layer */
-    bool cp_ring; /* with cp: K and V go round, else are gathered */
+    bool cp_ring; /* with cp: K and V go round, else are gathered; for a cache always */
+    /* Keys and values are held over steps in a cache of so many rows a layer (0: they
+     * are not), where the row's own go. */
+    int64_t cache_rows;
+    bool answers;                       /* places see what the cache holds, not their
+                                         * row: one more token for each of T samples */
     enum dispatcher dispatcher;         /* with ep or etp */
     /* Rows a rank has room for, over what it gets when all experts are chosen equally
      * often; 0: room for the worst case, when all tokens choose its experts. */

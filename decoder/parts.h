@@ -11,6 +11,15 @@ struct router_sums {
     int overflow;                       /* not a loss: layers without room for rows */
 };
 
+/* Which keys the queries of a row see: those of their sample, or rows of the cache. */
+struct seen {
+    int segment;                        /* bounds of the samples */
+    int64_t rows;                       /* of the cache; 0: there is none */
+    int row;                            /* [T] row of this place in it */
+    int own_row, own_from;              /* of own places: the last row seen and the
+                                         * first; NONE: they see their sample */
+};
+
 /* The layer being recorded. */
 struct decoder_layer {
     const struct decoder_config *config;
@@ -50,11 +59,19 @@ void mlp_up_weight(struct run *r);
 int mlp_record(const struct scope *s, const struct mlp *kind, int64_t F, int m);
 
 /* x + attention(norm(x)) */
-int decoder_attention(const struct decoder_layer *l, int x, int segment,
+int decoder_attention(const struct decoder_layer *l, int x, const struct seen *seen,
                       struct rotary t);
 /* The core of it over cp ranks: qk, v and o at own places, segment of the whole row. */
-int decoder_context_attention(struct graph *g, int qk, int v, int segment,
+int decoder_context_attention(struct graph *g, int qk, int v, const struct seen *seen,
                               const struct attention *shape, bool ring);
+/* Keys and values of the row (qk and v, or kv of the whole row) into the cache, which
+ * is returned; then the core of attention for queries that see it: q [t,..] -> o. */
+int cache_record(struct graph *g, int qk, int v, const struct seen *seen,
+                 const struct attention *shape);
+int cache_kv_record(struct graph *g, int kv, const struct seen *seen,
+                    const struct attention *shape);
+int cached_attention_record(struct graph *g, int q, int cache, const struct seen *seen,
+                            const struct attention *shape);
 /* The MLP of a dense layer: m [T,D] -> [T,D]. */
 int decoder_mlp(const struct decoder_layer *l, int m);
 /* Router and experts of MoE layer number `moe`; adds its part to the running sums. */

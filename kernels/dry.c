@@ -279,6 +279,23 @@ void dry_attention_part_back(struct stream *s, struct tensor q, struct tensor k,
          old(beta_kv, dv), dq, dk, dv);
 }
 
+/* Counted as if every query saw all rows: how many it does see is data. */
+void dry_attention_rows(struct stream *s, struct tensor q, struct tensor k,
+                        struct tensor v, struct tensor first, struct tensor last,
+                        int heads, int groups, float scale, struct tensor o)
+{
+    (void)scale;
+    int64_t T = q.dim[0], M = k.dim[0];
+    LAW("attention_rows", heads > 0 && groups > 0 && heads % groups == 0, q, k);
+    LAW("attention_rows", q.dim[1] % heads == 0, q);
+    int64_t K = q.dim[1] / heads;
+    LAW("attention_rows", is_2d(q, T, heads * K) && is_dense(o, T, heads * K), q, o);
+    LAW("attention_rows", is_2d(k, M, groups * K) && is_2d(v, M, groups * K), q, k, v);
+    LAW("attention_rows", is_list(first, T) && is_list(last, T), q, first, last);
+    WORK_OF(s, attention, 4 * (double)q.dim[1] * (double)T * (double)M, q, k, v, first,
+            last, o);
+}
+
 /* ---- activations, sums ---- */
 
 void dry_swiglu(struct stream *s, struct tensor gu, struct tensor y)

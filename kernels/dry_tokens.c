@@ -37,6 +37,14 @@ void dry_take(struct stream *s, struct tensor index, struct tensor from,
     WORK(s, 0, index, y, old(beta, y), y);
 }
 
+void dry_put(struct stream *s, struct tensor index, struct tensor x, struct tensor y)
+{
+    LAW("put", is_list(index, x.dim[0]), index, x);
+    LAW("put", is_2d(x, x.dim[0], y.dim[1]) && is_2d(y, y.dim[0], x.dim[1]), x, y);
+    LAW("put", x.dtype == y.dtype, x, y);
+    WORK(s, 0, index, x, x);
+}
+
 static bool is_places(struct places p)
 {
     return p.from[0] >= 0 && p.count[0] >= 0 && p.count[1] >= 0 &&

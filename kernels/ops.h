@@ -146,6 +146,13 @@ struct ops {
                                 float scale, float beta_q, struct tensor dq,
                                 float beta_kv, struct tensor dk, struct tensor dv);
 
+    /* Each query has a run of rows of its own: o[t] is over rows first[t] .. last[t] of
+     * k and v, 0 where last[t] < 0.  Other rows are not read: they may be NaN.
+     * q* [T,H*K]  k*, v* [M,G*K]  first, last i32[T]  o [T,H*K] */
+    void (*attention_rows)(struct stream *s, struct tensor q, struct tensor k,
+                           struct tensor v, struct tensor first, struct tensor last,
+                           int heads, int groups, float scale, struct tensor o);
+
     /* ---- activations ---- */
 
     /* y = silu(g) u               gu [T,2F] = gate | up   y [T,F] */
@@ -192,6 +199,10 @@ struct ops {
      * index i32[T]  from [M,D]  y [T,D] */
     void (*take)(struct stream *s, struct tensor index, struct tensor from, float beta,
                  struct tensor y);
+    /* y[index[t]] = x[t] where index >= 0; other rows of y stay.  No index comes twice.
+     * index i32[T]  x* [T,D]  y* [M,D] */
+    void (*put)(struct stream *s, struct tensor index, struct tensor x,
+                struct tensor y);
     /* y[i] = the local number of place[i], -1 if it is not among `own` (or is -1)
      * place, y i32[N] */
     void (*locate)(struct stream *s, struct tensor place, struct places own,
@@ -345,10 +356,10 @@ struct ops {
     X(rmsnorm) X(rmsnorm_back) X(rmsnorm_weight) \
     X(layernorm) X(layernorm_back) X(layernorm_weight) \
     X(rope_table) X(rope) X(attention) X(attention_back) \
-    X(attention_part) X(attention_part_back) \
+    X(attention_part) X(attention_part_back) X(attention_rows) \
     X(swiglu) X(swiglu_back) X(gelu) X(gelu_back) X(add) X(axpby) \
     X(gate) X(gate_back) X(bias) X(bias_weight) X(copy) X(locate) X(live_places) \
-    X(embed) X(embed_weight) X(take) X(interpolate) X(interpolate_weight) \
+    X(embed) X(embed_weight) X(take) X(put) X(interpolate) X(interpolate_weight) \
     X(router) X(router_back) X(router_sums) X(router_loss) X(router_loss_back) \
     X(sort_rows) X(sort_own) X(meet_rows) X(clear_rows) \
     X(gather_sum) X(combine) X(combine_back) \

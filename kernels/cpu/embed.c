@@ -39,6 +39,22 @@ void cpu_embed(struct stream *s, struct tensor id, struct tensor table, struct t
     cpu_take(s, id, table, 0, y);
 }
 
+static void put_rows(void *arg, int64_t from, int64_t to)
+{
+    const struct embed *p = arg;
+    const int32_t *index = p->index.data;
+    for (int64_t t = from; t < to; t++)
+        if (index[t] >= 0)
+            memcpy(row(p->to, index[t]), row(p->from, t),
+                   (size_t)p->to.dim[1] * sizeof(float));
+}
+
+void cpu_put(struct stream *s, struct tensor index, struct tensor x, struct tensor y)
+{
+    struct embed p = {.index = index, .from = x, .to = y};
+    cpu_rows(s, x.dim[0], x.dim[1], put_rows, &p);
+}
+
 /* table = beta table, in columns [column, column + width). */
 static void stripe_scale(struct tensor table, float beta, int64_t column, int64_t width)
 {

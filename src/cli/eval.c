@@ -13,14 +13,12 @@ struct job {
     bool training, swap;
 };
 
-/* On every rank a view in use; rank 0 says what, the others follow. */
-static struct view_of_model *view_use(struct session *s, bool best)
+/* Of every rank, for the loss; rank 0 says of what, the others follow. */
+static struct view_of_model *loss_view(struct session *s)
 {
-    struct model_purpose p = best ? purpose_generate(s->recipe)
-                                  : purpose_train(s->recipe, &s->model.config,
-                                                  s->model.frozen);
-    struct view_of_model *v = session_view(s, &p, &s->model.capacity);
-    return machine_use(s->machine, v->plan) ? v : NULL;
+    struct model_purpose p = purpose_train(s->recipe, &s->model.config,
+                                           s->model.frozen);
+    return session_view(s, &s->arena, &p, &s->model.capacity);
 }
 
 static bool loss_print(struct session *s, struct view_of_model *v)
@@ -44,13 +42,12 @@ static bool loss_print(struct session *s, struct view_of_model *v)
 }
 
 /* How many of the answers equal the data's exactly. */
-static bool answers_print(struct session *s, struct view_of_model *v,
-                          const struct sample *sample, int n)
+static bool answers_print(struct session *s, const struct sample *sample, int n)
 {
     struct arena *a = &s->arena;
     struct answer *answer = NEW(a, struct answer, n + 1);
     int equal = 0;
-    if (!generate(s, v, a, sample, n, (int)s->recipe->sample_tokens, answer))
+    if (!generate(s, a, sample, n, (int)s->recipe->sample_tokens, answer))
         return false;
     for (int i = 0; i < n; i++) {
         const char *want = sample_answer(&sample[i], a);
@@ -59,7 +56,8 @@ static bool answers_print(struct session *s, struct view_of_model *v,
         printf("%s %s\n    data:  %s\n    model: %s\n", same ? "=" : "x",
                sample[i].name, want ? want : "-", answer[i].text);
     }
-    printf("exact %d of %d\n", equal, n);
+    if (n > 0)
+        printf("exact %d of %d\n", equal, n);
     return true;
 }
 
@@ -95,23 +93,19 @@ static bool look(struct session *s, const struct job *j)
 {
     bool leads = session_leads(s);
     struct sample *sample = NEW(&s->arena, struct sample, j->samples + 1);
-    struct view_of_model *v;
+    struct view_of_model *v = loss_view(s);
     int n = 0;
     if (!j->training &&
-        (!(v = view_use(s, false)) ||
-         !(leads ? loss_print(s, v) && session_end(s) : session_follow(s, v))))
+        !(leads ? loss_print(s, v) && session_end(s) : session_follow(s, &v)))
         return false;
     if (leads && !samples_pick(s, j->training ? s->mix : s->held, j->samples, &s->arena,
                                sample, &n))
         return false;
-    if (!(v = view_use(s, true)) ||
-        !(leads ? (n == 0 || answers_print(s, v, sample, n)) && session_end(s)
-                : session_follow(s, v)))
+    if (!(leads ? answers_print(s, sample, n) : generate_follow(s)))
         return false;
-    return !j->swap || ((v = view_use(s, false)) &&
-                        (leads ? (n == 0 || swap_print(s, v, sample, n)) &&
-                                     session_end(s)
-                               : session_follow(s, v)));
+    return !j->swap ||
+           (leads ? (n == 0 || swap_print(s, v, sample, n)) && session_end(s)
+                  : session_follow(s, &v));
 }
 
 static bool rank_run(struct job *j, const struct rank *rank)

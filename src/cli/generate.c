@@ -46,11 +46,8 @@ static bool message_make(struct arena *a, const char *const *image, int images,
 static bool answer(struct session *s, struct arena *a, const struct sample *sample,
                    int64_t tokens)
 {
-    struct model_purpose best = purpose_generate(s->recipe);
-    struct view_of_model *v = session_view(s, &best, &s->model.capacity);
     struct answer out;
-    if (!machine_use(s->machine, v->plan) ||
-        !generate(s, v, a, sample, 1, (int)tokens, &out))
+    if (!generate(s, a, sample, 1, (int)tokens, &out))
         return false;
     puts(out.text);
     return true;

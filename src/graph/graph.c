@@ -89,6 +89,12 @@ void graph_keep(struct graph *g, int value)
     g->value[value].keep = true;
 }
 
+void graph_hold(struct graph *g, int value)
+{
+    g->value[value].held = true;
+    g->value[value].grad = false;
+}
+
 void graph_loss(struct graph *g, int value)
 {
     REQUIRE(value_count(&g->value[value]) == 1 && g->value[value].grad);

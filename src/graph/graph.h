@@ -81,6 +81,7 @@ struct value {
     int node;                           /* producer, -1: input of the graph */
     int layer;                          /* of the producer, or first use */
     bool keep;                          /* a boundary: recompute never goes behind it */
+    bool held;                          /* lives on from step to step: see graph_hold */
     bool loss;                          /* backward starts here: see graph_loss */
     bool grad;                          /* a floating value that may carry a gradient */
     bool room;                          /* a row for each that experts have room for */
@@ -163,6 +164,11 @@ int graph_find(const struct graph *g, const char *name);        /* an input; -1 
 /* Rows that this rank's experts have room for; 0: there are none. */
 int64_t graph_experts_room(const struct graph *g);
 void graph_keep(struct graph *g, int value);
+/* The value is memory of the run: its node finds in it what the step before left and
+ * changes some of it, so it is made for the next step as much as for this one's
+ * readers.  No gradient; one microbatch a step.  Plans over the same state whose graphs
+ * hold the same values in the same order find each other's. */
+void graph_hold(struct graph *g, int value);
 /* Backward starts at this [1,1] value, with gradient 1: nobody gives it a dout, and the
  * node that made it takes the absent one for 1 (not for 0).  There may be several; what
  * is minimised is their sum. */

@@ -38,6 +38,8 @@ int buffer_new(struct builder *b, struct buffer buffer);
 struct step *step_new(struct builder *b, enum step_kind kind, enum lane lane,
                       const char *name, const char *tower, bool again);
 
+/* Memory of the values that live on; after that of the units, before all else. */
+void emit_held(struct builder *b);
 void emit_load(struct builder *b, int value, int mb);
 /* Forward of a node, and what leaves once it has run. */
 void emit_forward(struct builder *b, int node, int mb);

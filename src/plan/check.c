@@ -240,7 +240,10 @@ static bool check_reads(const struct checker *c, const struct step *s,
         if (((out >> i & 1) || forward) &&
             (s->out[i] < 0 || !holds(c, s->out[i], n->out[i], s->mb, false)))
             return broken(c, "does not get its output", s->out[i]);
-        if (forward && c->state[s->out[i]].filled)
+        bool held = c->g->value[n->out[i]].held;
+        if (forward && held != c->p->buffer[s->out[i]].whole)
+            return broken(c, "loses a value that lives on", s->out[i]);
+        if (forward && !held && c->state[s->out[i]].filled)
             return broken(c, "writes over a value", s->out[i]);
         if (!forward && s->dout[i] != c->grad[s->mb * c->g->nvalue + n->out[i]])
             return broken(c, "is not given the gradient of its output", s->dout[i]);

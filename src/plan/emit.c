@@ -98,6 +98,19 @@ static struct step *step_of_value(struct builder *b, enum step_kind kind,
     return s;
 }
 
+void emit_held(struct builder *b)
+{
+    for (int v = 0; v < b->g->nvalue; v++) {
+        const struct value *x = &b->g->value[v];
+        if (!x->held || b->need.portion.chunk[x->node] < 0)
+            continue;
+        REQUIRE(b->order->mbs == 1);
+        int i = buffer_of_value(b, MEMORY_ACTIVATION, v, 0, false);
+        b->p->buffer[i].whole = true;
+        b->now[builder_at(b, 0, v)] = i;
+    }
+}
+
 /* ---- values ---- */
 
 /* What a node's outputs, or a node's gradients, are in memory for. */
@@ -126,7 +139,9 @@ static void forward(struct builder *b, int node, int mb, bool again)
         if (n->out[i] == NONE)
             continue;
         int64_t v = builder_at(b, mb, n->out[i]);
-        s->out[i] = buffer_of_value(b, made_by(n), n->out[i], mb, false);
+        s->out[i] = b->g->value[n->out[i]].held
+                        ? b->now[v]
+                        : buffer_of_value(b, made_by(n), n->out[i], mb, false);
         if (again && !b->stale[v])
             continue;                   /* still there: this copy is not looked at */
         b->now[v] = s->out[i];

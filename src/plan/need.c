@@ -262,6 +262,8 @@ struct need need_make(struct arena *a, const struct graph *g,
     int *first = NEW(a, int, g->nvalue);
     for (int i = 0; i < options->outputs; i++)
         d.output[options->output[i]] = true;
+    for (int v = 0; v < g->nvalue; v++)
+        d.output[v] |= g->value[v].held;
     if (options->backward)
         mark_backward(&d);
     mark_forward(&d, a);

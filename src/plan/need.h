@@ -30,7 +30,8 @@ struct unit_list {              /* layer l: unit[first[l]] to unit[first[l + 1] 
 struct need {
     const struct graph *graph;
     bool *wants;                        /* [values] that get gradients */
-    bool *output;                       /* [values] the caller reads after the step */
+    bool *output;                       /* [values] the caller, or the next step, reads
+                                         * after the step */
     bool *forward, *backward, *weight;  /* [nodes] passes that run here.  A fused
                                          * backward counts as backward even for dw
                                          * alone. */

@@ -243,10 +243,11 @@ static void find_peak(struct plan *p)
 
 void plan_place(struct plan *p, double slack)
 {
-    p->state_bytes = 0;
+    p->state_bytes = p->held_bytes = 0;
     for (int64_t i = 0; i < p->nbuffer && p->buffer[i].whole; i++) {
         p->buffer[i].offset = p->state_bytes;
         p->state_bytes += room(&p->buffer[i]);
+        p->held_bytes += p->buffer[i].value >= 0 ? room(&p->buffer[i]) : 0;
     }
     p->bytes = place_slab(p, false, p->state_bytes, slack);
     p->host_bytes = place_slab(p, true, 0, slack);

@@ -325,6 +325,7 @@ struct plan *plan_build(struct arena *a, const struct graph *g,
     REQUIRE(MAX(order->chunks, 1) == b.need.chunks);
     memcpy(p->home, b.need.portion.home, sizeof *p->home * (size_t)g->nunit);
     units_begin(&b, &scratch, options, backward);
+    emit_held(&b);
     emit_all(&b, &scratch);
     if (backward)
         units_end(&b);

@@ -60,7 +60,8 @@ struct buffer {                         /* a stretch of memory with a lifetime *
                                          * many */
     int value, unit, mb;                /* -1: none */
     bool gradient;                      /* of the value */
-    bool whole;                         /* lives as long as the run */
+    bool whole;                         /* lives as long as the run: a unit's, or a held
+                                         * value */
     int64_t first, last;                /* steps that touch it first and last; -1 never.
                                          * An output's last is the step count. */
     int64_t bytes, offset;              /* from the start of its slab */
@@ -124,7 +125,8 @@ struct plan {
     int64_t length[LANES];              /* steps of each lane */
 
     int64_t bytes;                      /* the device slab, all of it */
-    int64_t state_bytes;                /* its first part: what lives for the run */
+    int64_t state_bytes;                /* its first part: what lives for the run, */
+    int64_t held_bytes;                 /* of that, at its end, values that do */
     int64_t host_bytes;                 /* the host slab */
     int64_t peak_step;                  /* the step with the most live bytes */
     int64_t live_bytes;                 /* of the device at that step; what `bytes` has

@@ -345,7 +345,8 @@ static void state_share(struct builder *b, const struct plan *from)
     struct plan *p = b->p;
     size_t size = sizeof *p->weight * (size_t)g->nunit;
     for (int64_t i = 0; i < from->nbuffer && from->buffer[i].whole; i++)
-        buffer_new(b, from->buffer[i]);
+        if (from->buffer[i].unit >= 0)
+            buffer_new(b, from->buffer[i]);
     p->moments = from->moments;
     p->sharding = from->sharding;
     memcpy(p->ways, from->ways, size);

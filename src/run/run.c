@@ -268,7 +268,8 @@ static bool step_finite(const struct machine *m, int64_t i)
         return true;
     const struct node *n = &g->node[s->node];
     for (int k = 0; k < n->nout && s->kind == STEP_FORWARD; k++)
-        if (!finite_all(view_value(&m->views, slab, n->out[k], s->out[k])))
+        if (n->out[k] != NONE && !g->value[n->out[k]].held &&   /* some unwritten */
+            !finite_all(view_value(&m->views, slab, n->out[k], s->out[k])))
             return not_finite(m, i, "", g->value[n->out[k]].name);
     for (int k = 0; k < n->nin; k++)
         if (!finite_all(view_value(&m->views, slab, n->in[k], s->din[k])))
@@ -331,9 +332,9 @@ static void fill_gradients(struct machine *m)
 
 bool machine_use(struct machine *m, const struct plan *p)
 {
-    int64_t had = MAX(m->device.bytes, p->state_bytes);
+    int64_t state = p->state_bytes - p->held_bytes, had = MAX(m->device.bytes, state);
     bool first = !m->plan;
-    REQUIRE(first || p->state_bytes == m->plan->state_bytes);
+    REQUIRE(first || state == m->plan->state_bytes - m->plan->held_bytes);
     if (!groups_fit(&m->groups, p->graph) ||
         !slab_grow("device memory", p->bytes, &m->device) ||
         !slab_grow("host memory", p->host_bytes, &m->host))

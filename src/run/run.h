@@ -40,7 +40,8 @@ MUST_USE bool machine_make(struct arena *a, const struct plan *p,
 void machine_free(struct machine *m);
 /* Run another plan from now on, over the same state (built with options.state, or with
  * the same graph and layout).  The slab grows if the plan needs more; bindings are
- * forgotten.  Tensors taken before are no longer valid. */
+ * forgotten.  Tensors taken before are no longer valid.  Held values (graph_hold) keep
+ * what they hold while plans that hold the same take turns. */
 MUST_USE bool machine_use(struct machine *m, const struct plan *p);
 const struct plan *machine_plan(const struct machine *m);
 int64_t machine_bytes(const struct machine *m);         /* device memory it took */

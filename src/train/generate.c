@@ -1,4 +1,5 @@
-/* generate.c - greedy decoding of many prompts in packed rows. */
+/* generate.c - greedy answers: prompts in packed rows fill a cache of keys and values,
+ * then each step adds a token to every answer that has not ended. */
 #include "train/generate.h"
 
 #include "base/text.h"
@@ -27,36 +28,6 @@ const char *sample_prompt(const struct sample *s, struct arena *a)
             text_add(&t, "%s", p->image >= 0 ? "<image>" : p->text);
         }
     return t.at;
-}
-
-/* Prompt tokens and images of a sample, with room for the answer behind. */
-static bool prompt_encode(struct session *s, struct arena *a,
-                          const struct sample *sample, int most_tokens,
-                          struct encoded *out)
-{
-    const struct loader_options *o = &s->loader;
-    struct dialogue d = {0};
-    int *tokens = NEW(a, int, sample->nimage + 1),
-        cell = o->image.merge * o->image.merge;
-    *out = (struct encoded){.name = sample->name, .nimage = sample->nimage,
-                            .image = NEW(a, struct patches, sample->nimage + 1)};
-    for (int i = 0; i < sample->nimage; i++) {
-        struct bytes file;
-        if (!image_source_read(a, &sample->image[i], &file))
-            return false;
-        if (!image_load(a, file, o->exif, &o->limits, &o->image, &out->image[i]))
-            return fail_in("image %s", sample->image[i].name);
-        int patches = out->image[i].grid_h * out->image[i].grid_w;
-        out->patches += patches;
-        tokens[i] = patches / cell;
-    }
-    if (!chat_encode(o->chat, a, sample, tokens, true, &d))
-        return fail_in("%s", sample->name);
-    out->tokens = (int)d.input.count;
-    out->input = NEW(a, int32_t, out->tokens + most_tokens + 1);
-    out->scored = NEW(a, bool, out->tokens + most_tokens + 1);
-    memcpy(out->input, d.input.at, sizeof *out->input * (size_t)out->tokens);
-    return true;
 }
 
 /* Read, decode and measure one sample as training would; its pixels are not kept. */
@@ -95,106 +66,354 @@ bool samples_pick(struct session *s, const struct mix *mix, int64_t count,
     return true;
 }
 
-struct batch {                          /* prompts still being answered */
-    struct session *s;
-    struct view_of_model *view;
-    struct row_shape shape;
-    struct encoded *encoded;
-    int count, *start;                  /* tokens of each prompt */
-    bool *ended;
+/* ---- prompts: encoded, and packed in rows ---- */
+
+struct prompt {                         /* and the answer under way */
+    struct encoded e;
+    int32_t *id;                        /* [most] the answer, without the end token */
+    int tokens;                         /* of it */
+    bool ended;
+    int64_t from;                       /* its first row of the cache */
+    int32_t next;                       /* position of the answer's first token */
 };
 
-/* One more token for the samples of `ticket`, which share a row. */
-static bool row_advance(struct batch *b, const int64_t *ticket, int count)
-{
-    struct arena a = arena_make("row");
-    const struct encoded **e = NEW(&a, const struct encoded *, count);
-    int32_t *want = NEW(&a, int32_t, b->shape.tokens);
-    struct row row;
-    int at = 0;
-    for (int i = 0; i < count; i++) {
-        e[i] = &b->encoded[ticket[i]];
-        at += e[i]->tokens;
-        want[at - 1] = 1;
-    }
-    row_fill(&a, &b->shape, e, count, &row);
-    const struct row *one = &row;
-    bool ok = session_rows(b->s, b->view, &one, 1, want, NULL);
-    at = 0;
-    for (int i = 0; ok && i < count; i++) {
-        struct encoded *x = &b->encoded[ticket[i]];
-        int32_t id = b->view->best[(at += x->tokens) - 1];
-        b->ended[ticket[i]] = id == b->s->chat.im_end || id == b->s->model.config.eos;
-        if (!b->ended[ticket[i]])
-            x->input[x->tokens++] = id;
-    }
-    arena_free(&a);
-    return ok;
-}
+struct prompt_row { int first, count; };        /* of answers.order */
 
-static bool open_ended(const struct batch *b, int i, int most_tokens)
-{
-    return !b->ended[i] && b->encoded[i].tokens < b->start[i] + most_tokens &&
-           b->encoded[i].tokens < b->shape.tokens;
-}
+struct answers {
+    struct session *s;
+    int count, most;                    /* prompts; tokens of an answer */
+    struct prompt *prompt;
+    int *order;                         /* [count] prompts in the order of rows */
+    struct prompt_row *row;
+    int rows;
+    struct answers_room room;
+    struct views *views;
+};
 
-/* One more token for every open sample; *more says whether any was open. */
-static bool batch_advance(struct batch *b, int most_tokens, bool *more)
+/* Prompt tokens and images of a sample. */
+static bool prompt_encode(struct session *s, struct arena *a,
+                          const struct sample *sample, struct encoded *out)
 {
-    struct arena a = arena_make("batch");
-    int64_t *ticket = NEW(&a, int64_t, b->shape.segments);
-    struct packer *p = packer_make(&a, &b->shape, b->count);
-    bool ok = true;
-    int n;
-    *more = false;
-    for (int i = 0; i < b->count; i++)
-        if (open_ended(b, i, most_tokens)) {
-            *more = true;
-            REQUIRE(packer_offer(p, i, b->encoded[i].tokens, b->encoded[i].patches,
-                                 b->encoded[i].nimage));
-        }
-    while (ok && (n = packer_take(p, true, ticket, b->shape.segments)) > 0)
-        ok = row_advance(b, ticket, n);
-    arena_free(&a);
-    return ok;
-}
-
-bool generate(struct session *s, struct view_of_model *view, struct arena *a,
-              const struct sample *sample, int count, int most_tokens,
-              struct answer *out)
-{
-    struct batch b = {
-        .s = s,
-        .view = view,
-        .shape = row_shape_of(&view->model.capacity, &s->model.config),
-        .encoded = NEW(a, struct encoded, count),
-        .count = count,
-        .start = NEW(a, int, count),
-        .ended = NEW(a, bool, count),
-    };
-    for (int i = 0; i < count; i++) {
-        if (!prompt_encode(s, a, &sample[i], most_tokens, &b.encoded[i]))
-            return fail_kind(FAULT_DATA);
-        b.start[i] = b.encoded[i].tokens;
-        if (b.start[i] > b.shape.tokens || b.encoded[i].patches > b.shape.patches) {
-            fail("generate: %s needs %d tokens and %d patches, a row holds %d and %d "
-                 "(raise "
-                 "batch.tokens, batch.patches or lower data.max_pixels)",
-                 sample[i].name, b.start[i], b.encoded[i].patches, b.shape.tokens,
-                 b.shape.patches);
-            return fail_kind(FAULT_DATA);
-        }
-    }
-    for (bool more = true; more;)
-        if (!batch_advance(&b, most_tokens, &more))
+    const struct loader_options *o = &s->loader;
+    struct dialogue d = {0};
+    int *tokens = NEW(a, int, sample->nimage + 1),
+        cell = o->image.merge * o->image.merge;
+    *out = (struct encoded){.name = sample->name, .nimage = sample->nimage,
+                            .image = NEW(a, struct patches, sample->nimage + 1)};
+    for (int i = 0; i < sample->nimage; i++) {
+        struct bytes file;
+        if (!image_source_read(a, &sample->image[i], &file))
             return false;
-    for (int i = 0; i < count; i++) {
-        int n = b.encoded[i].tokens - b.start[i];
-        out[i] = (struct answer){
-            .text = tokenizer_decode(s->tokenizer, a, b.encoded[i].input + b.start[i],
-                                     n, false),
-            .tokens = n,
-            .ended = b.ended[i]};
+        if (!image_load(a, file, o->exif, &o->limits, &o->image, &out->image[i]))
+            return fail_in("image %s", sample->image[i].name);
+        int patches = out->image[i].grid_h * out->image[i].grid_w;
+        out->patches += patches;
+        tokens[i] = patches / cell;
+    }
+    if (!chat_encode(o->chat, a, sample, tokens, true, &d))
+        return fail_in("%s", sample->name);
+    out->tokens = (int)d.input.count;
+    out->input = d.input.at;
+    out->scored = NEW(a, bool, out->tokens);
+    return true;
+}
+
+static bool prompt_fits(const struct row_shape *shape, const struct encoded *e)
+{
+    return (e->tokens <= shape->tokens && e->patches <= shape->patches &&
+            e->nimage <= shape->images) ||
+           fail("generate: %s needs %d tokens, %d patches and %d images, a row holds "
+                "%d, %d and %d (raise batch.tokens, batch.patches or batch.images, or "
+                "lower data.max_pixels)",
+                e->name, e->tokens, e->patches, e->nimage, shape->tokens,
+                shape->patches, shape->images);
+}
+
+/* Which prompts share a row. */
+static bool prompts_pack(struct answers *x, struct arena *a,
+                         const struct sample *sample)
+{
+    struct row_shape shape = row_shape_of(&x->s->model.capacity, &x->s->model.config);
+    struct packer *p = packer_make(a, &shape, MAX(x->count, 1));
+    int64_t *ticket = NEW(a, int64_t, shape.segments);
+    for (int i = 0; i < x->count; i++) {
+        struct encoded *e = &x->prompt[i].e;
+        if (!prompt_encode(x->s, a, &sample[i], e) || !prompt_fits(&shape, e))
+            return fail_kind(FAULT_DATA);
+        REQUIRE(packer_offer(p, i, e->tokens, e->patches, e->nimage));
+        x->prompt[i].id = NEW(a, int32_t, x->most);
+    }
+    for (int n, at = 0; (n = packer_take(p, true, ticket, shape.segments)) > 0;
+         at += n) {
+        x->row[x->rows++] = (struct prompt_row){at, n};
+        for (int i = 0; i < n; i++)
+            x->order[at + i] = (int)ticket[i];
     }
     return true;
+}
+
+/* ---- room: rows and cache are as large as these prompts and answers need ---- */
+
+/* Rows from number `row` on that are answered together: as many as the cache of a few
+ * full rows holds, but one at least.  *places: of the cache. */
+static int rows_together(const struct answers *x, int row, int64_t *places)
+{
+    enum { FULL = 4 };
+    int n = 0;
+    *places = 0;
+    for (; row + n < x->rows; n++) {
+        const struct prompt_row *r = &x->row[row + n];
+        int64_t more = 0;
+        for (int i = 0; i < r->count; i++)
+            more += x->prompt[x->order[r->first + i]].e.tokens + x->most;
+        if (n > 0 && *places + more > FULL * x->s->model.capacity.tokens)
+            break;
+        *places += more;
+    }
+    return n;
+}
+
+static void room_find(struct answers *x)
+{
+    struct answers_room *room = &x->room;
+    for (int r = 0, n; r < x->rows; r += n) {
+        int64_t places, prompts = 0;
+        n = rows_together(x, r, &places);
+        for (int i = r; i < r + n; i++) {
+            struct capacity c = {.segments = x->row[i].count};
+            for (int k = 0; k < x->row[i].count; k++) {
+                const struct encoded *e =
+                    &x->prompt[x->order[x->row[i].first + k]].e;
+                c.tokens += e->tokens;
+                c.patches += e->patches;
+                c.images += e->nimage;
+            }
+            room->prompts = (struct capacity){
+                MAX(room->prompts.tokens, c.tokens),
+                MAX(room->prompts.patches, c.patches),
+                MAX(room->prompts.segments, c.segments),
+                MAX(room->prompts.images, c.images)};
+            prompts += c.segments;
+        }
+        room->answers = MAX(room->answers, prompts);
+        room->cache_rows = MAX(room->cache_rows, places);
+    }
+}
+
+/* ---- views: one for rows of prompts, and some for steps of one place an answer, since
+ * a step costs what its plan has room for ---- */
+
+enum { MOST_VIEWS = 34 };
+
+struct views {
+    struct arena arena;
+    int count;
+    struct view_of_model *view[MOST_VIEWS];     /* [0] of prompts; then ever smaller */
+};
+
+static int64_t round_up(int64_t n, int64_t to)
+{
+    return MAX((n + to - 1) / to, 1) * to;
+}
+
+static void views_open(struct session *s, const struct answers_room *room,
+                       struct views *v)
+{
+    const struct layout one = {.cp = 1, .tp = 1};
+    const struct layout *l = s->crew ? &s->crew->mesh.layout : &one;
+    int64_t places = (l->cp > 1 ? 2 * l->cp : 1) * (int64_t)l->tp;
+    int64_t cells = (int64_t)s->model.config.vision.merge *
+                    s->model.config.vision.merge * l->tp;
+    struct model_purpose p = purpose_answers(s->recipe, room->cache_rows, false);
+    struct capacity c = {
+        round_up(room->prompts.tokens, places), round_up(room->prompts.patches, cells),
+        room->prompts.segments, MAX(room->prompts.images, 1)};
+    if (room->answers == 0)
+        return;
+    v->view[v->count++] = session_view(s, &v->arena, &p, &c);
+    p = purpose_answers(s->recipe, room->cache_rows, true);
+    for (int64_t n = room->answers, last = 0; n > 0; n /= 2) {
+        c = (struct capacity){round_up(n, places), cells, 1, 1};
+        if (c.tokens == last)
+            continue;
+        last = c.tokens;
+        v->view[v->count] = session_view(s, &v->arena, &p, &c);
+        v->view[v->count]->number = v->count;
+        v->count++;
+    }
+}
+
+/* The machine goes back to the session's own plan before these end. */
+static bool views_close(struct session *s, struct views *v, bool ok)
+{
+    struct failure why;
+    if (!ok)
+        fail_take(&why);
+    bool back = machine_use(s->machine, s->plan);
+    arena_free(&v->arena);
+    return ok ? back : fail_raise(&why);
+}
+
+/* ---- answers ---- */
+
+static bool open_ended(const struct answers *x, const struct prompt *p)
+{
+    return !p->ended && p->tokens < x->most;
+}
+
+static void answer_take(struct answers *x, struct prompt *p, int32_t id)
+{
+    p->ended = id == x->s->chat.im_end || id == x->s->model.config.eos;
+    if (!p->ended)
+        p->id[p->tokens++] = id;
+}
+
+/* The prompts of a row: into the cache, and each answer's first token. */
+static bool row_begin(struct answers *x, const struct prompt_row *r)
+{
+    struct arena a = arena_make("row");
+    struct view_of_model *v = x->views->view[0];
+    struct row_shape shape = row_shape_of(&v->model.capacity, &v->model.config);
+    const struct encoded **e = NEW(&a, const struct encoded *, r->count);
+    int32_t *want = NEW(&a, int32_t, shape.tokens);
+    int32_t *cache_row = NEW(&a, int32_t, shape.tokens);
+    int *end = NEW(&a, int, r->count), at = 0;
+    struct row row;
+    const struct row *one = &row;
+    memset(cache_row, -1, sizeof *cache_row * (size_t)shape.tokens);
+    for (int i = 0; i < r->count; i++) {
+        const struct prompt *p = &x->prompt[x->order[r->first + i]];
+        e[i] = &p->e;
+        for (int k = 0; k < p->e.tokens; k++)
+            cache_row[at + k] = (int32_t)p->from + k;
+        end[i] = at += p->e.tokens;
+        want[at - 1] = 1;
+    }
+    row_fill(&a, &shape, e, r->count, &row);
+    const struct ask ask = {.want = want, .cache_row = cache_row};
+    bool ok = session_rows(x->s, v, &one, 1, &ask, NULL);
+    for (int i = 0; ok && i < r->count; i++) {
+        struct prompt *p = &x->prompt[x->order[r->first + i]];
+        p->next = row.position[3 * (end[i] - 1)] + 1;   /* a prompt ends in text */
+        answer_take(x, p, v->best[end[i] - 1]);
+    }
+    arena_free(&a);
+    return ok;
+}
+
+/* The smallest view with a place for each of so many answers. */
+static struct view_of_model *view_for(const struct views *v, int64_t answers)
+{
+    int i = v->count - 1;
+    while (v->view[i]->model.capacity.tokens < answers)
+        i--;
+    return v->view[i];
+}
+
+/* One more token for each of these answers. */
+static bool answers_step(struct answers *x, struct prompt *const *open, int count)
+{
+    struct arena a = arena_make("step");
+    struct view_of_model *v = view_for(x->views, count);
+    int64_t T = v->model.capacity.tokens;
+    struct row row = {.input = NEW(&a, int32_t, T), .feature = NEW(&a, int32_t, T),
+                      .position = NEW(&a, int32_t, 3 * T), .live = count};
+    int32_t *want = NEW(&a, int32_t, T);
+    int32_t *cache_row = NEW(&a, int32_t, T), *cache_from = NEW(&a, int32_t, T);
+    const struct row *one = &row;
+    for (int64_t t = 0; t < T; t++) {
+        row.feature[t] = cache_row[t] = -1;
+        row.input[t] = MAX(v->model.config.pad, 0);
+    }
+    for (int t = 0; t < count; t++) {
+        const struct prompt *p = open[t];
+        row.input[t] = p->id[p->tokens - 1];
+        for (int k = 0; k < 3; k++)
+            row.position[3 * t + k] = p->next + p->tokens - 1;
+        cache_from[t] = (int32_t)p->from;
+        cache_row[t] = (int32_t)p->from + p->e.tokens + p->tokens - 1;
+        want[t] = 1;
+    }
+    const struct ask ask = {want, cache_row, cache_from};
+    bool ok = session_rows(x->s, v, &one, 1, &ask, NULL);
+    for (int t = 0; ok && t < count; t++)
+        answer_take(x, open[t], v->best[t]);
+    arena_free(&a);
+    return ok;
+}
+
+/* All answers to the prompts of `n` rows. */
+static bool rows_answer(struct answers *x, const struct prompt_row *r, int n)
+{
+    struct arena a = arena_make("open");
+    struct prompt **open = NEW(&a, struct prompt *, x->room.answers);
+    int first = r[0].first, count = r[n - 1].first + r[n - 1].count - first, left;
+    int64_t from = 0;
+    bool ok = true;
+    for (int i = 0; i < count; i++) {
+        struct prompt *p = &x->prompt[x->order[first + i]];
+        p->from = from;
+        from += p->e.tokens + x->most;
+    }
+    for (int i = 0; i < n && ok; i++)
+        ok = row_begin(x, &r[i]);
+    do {
+        left = 0;
+        for (int i = 0; i < count; i++) {
+            struct prompt *p = &x->prompt[x->order[first + i]];
+            if (open_ended(x, p))
+                open[left++] = p;
+        }
+        ok = ok && (left == 0 || answers_step(x, open, left));
+    } while (ok && left > 0);
+    arena_free(&a);
+    return ok;
+}
+
+static bool answers_make(struct answers *x)
+{
+    struct views views = {.arena = arena_make("answers")};
+    bool ok = session_agree(x->s, &x->room);
+    if (ok)
+        views_open(x->s, &x->room, &views);
+    x->views = &views;
+    for (int r = 0, n; r < x->rows && ok; r += n) {
+        int64_t places;
+        n = rows_together(x, r, &places);
+        ok = rows_answer(x, &x->row[r], n);
+    }
+    return views_close(x->s, &views, ok && session_end(x->s));
+}
+
+bool generate(struct session *s, struct arena *a, const struct sample *sample,
+              int count, int most_tokens, struct answer *out)
+{
+    struct answers x = {.s = s, .count = count, .most = most_tokens,
+                        .prompt = NEW(a, struct prompt, count),
+                        .order = NEW(a, int, count),
+                        .row = NEW(a, struct prompt_row, count)};
+    if (!prompts_pack(&x, a, sample))
+        return false;
+    room_find(&x);
+    if (!answers_make(&x))
+        return false;
+    for (int i = 0; i < count; i++) {
+        const struct prompt *p = &x.prompt[i];
+        out[i] = (struct answer){
+            .text = tokenizer_decode(s->tokenizer, a, p->id, p->tokens, false),
+            .id = p->id,
+            .tokens = p->tokens,
+            .ended = p->ended};
+    }
+    return true;
+}
+
+bool generate_follow(struct session *s)
+{
+    struct answers_room room;
+    struct views views = {.arena = arena_make("answers")};
+    bool ok = session_agree(s, &room);
+    if (ok)
+        views_open(s, &room, &views);
+    return views_close(s, &views, ok && session_follow(s, views.view));
 }

@@ -27,11 +27,13 @@ struct model_purpose purpose_train(const struct recipe *r, const struct model_co
     };
 }
 
-struct model_purpose purpose_generate(const struct recipe *r)
+struct model_purpose purpose_answers(const struct recipe *r, int64_t cache_rows,
+                                     bool answers)
 {
     return (struct model_purpose){
         .decoder = {.bias = r->moe_bias_rate > 0, .best = true,
-                    .cp_ring = r->parallel_cp_ring, .dispatcher = dispatcher_of(r)},
+                    .dispatcher = dispatcher_of(r), .cache_rows = cache_rows,
+                    .answers = answers},
     };
 }
 
@@ -53,7 +55,8 @@ void model_record(struct arena *a, const struct model_config *config,
     if (config->has_vision)
         vision_record(g, &config->vision, capacity, &purpose->vision, &vision);
     out->balanced = vision.placed;
-    decoder_record(g, &config->decoder, capacity, config->has_vision ? &vision : NULL,
+    bool images = config->has_vision && !purpose->decoder.answers;
+    decoder_record(g, &config->decoder, capacity, images ? &vision : NULL,
                    &purpose->decoder, &out->decoder);
     graph_freeze(g, purpose->frozen);
     graph_check(g);
@@ -73,6 +76,8 @@ void model_record(struct arena *a, const struct model_config *config,
         {"share", &out->in.share},
         {"router_bias", &out->in.router_bias},
         {"want", &out->in.want},
+        {"cache_row", &out->in.cache_row},
+        {"cache_from", &out->in.cache_from},
         {"pixel_row", &out->in.pixel_row},
         {"pixel_leave", &out->in.pixel_leave},
         {"pixel_arrive", &out->in.pixel_arrive},
@@ -195,7 +200,7 @@ static void bind(struct machine *machine, int value, int mb, const void *data)
 
 void feed_row(struct feed *f, struct machine *machine, const struct model *m, int mb,
               const struct row *row, double supervised, double live,
-              const float *router_bias, const int32_t *want)
+              const float *router_bias, const struct ask *ask)
 {
     for (int64_t t = 0; t < m->capacity.tokens; t++)
         f->input[t] = row->feature[t] >= 0 ? -1 : row->input[t];
@@ -210,7 +215,11 @@ void feed_row(struct feed *f, struct machine *machine, const struct model *m, in
     bind(machine, m->in.scale, mb, &f->scale);
     bind(machine, m->in.share, mb, &f->share);
     bind(machine, m->in.router_bias, mb, router_bias);
-    bind(machine, m->in.want, mb, want);
+    if (ask) {
+        bind(machine, m->in.want, mb, ask->want);
+        bind(machine, m->in.cache_row, mb, ask->cache_row);
+        bind(machine, m->in.cache_from, mb, ask->cache_from);
+    }
     if (m->balanced)
         return;
     bind(machine, m->in.feature, mb, row->feature);

@@ -21,7 +21,7 @@ struct model {
     struct decoder_graph decoder;
     struct model_inputs {               /* graph inputs; NONE where not asked for */
         int input, target, position, segment, feature, feature_token, pixels, patch,
-            image, live, scale, share, router_bias, want;
+            image, live, scale, share, router_bias, want, cache_row, cache_from;
         int pixel_row, pixel_leave, pixel_arrive, feature_order, feature_undo,
             feature_leave, feature_arrive;              /* where balanced */
     } in;
@@ -35,7 +35,10 @@ struct model_purpose {                  /* what to record it for */
 /* Training: loss with the recipe's coefficients.  The others share its parameters. */
 struct model_purpose purpose_train(const struct recipe *r, const struct model_config *c,
                                    unsigned frozen);
-struct model_purpose purpose_generate(const struct recipe *r);
+/* Greedy choices, with a cache of so many rows: of rows of prompts, or (`answers`) of
+ * rows with the next place of one answer each. */
+struct model_purpose purpose_answers(const struct recipe *r, int64_t cache_rows,
+                                     bool answers);
 struct model_purpose purpose_logits(void);
 
 /* `mesh` with this rank's number, NULL: alone. */
@@ -62,11 +65,13 @@ struct feed {
     float scale, share;
 };
 struct feed feed_make(struct arena *a, const struct model *m);
-/* Bind `row` as microbatch mb.  scale and share as in decoder.h; want may be NULL.  Of
+/* What is asked of a row's places where tokens are chosen: inputs of decoder.h, [T]. */
+struct ask { const int32_t *want, *cache_row, *cache_from; };
+/* Bind `row` as microbatch mb.  scale and share as in decoder.h; ask may be NULL.  Of
  * a balanced model balance_feed binds the rest: all about images but their pixels. */
 void feed_row(struct feed *f, struct machine *machine, const struct model *m, int mb,
               const struct row *row, double supervised, double live,
-              const float *router_bias, const int32_t *want);
+              const float *router_bias, const struct ask *ask);
 /* The counts model_flops() wants, from books. */
 struct flops_count flops_count_of(const struct ledger *l, const struct model *m);
 

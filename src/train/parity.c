@@ -143,7 +143,7 @@ static bool run(struct arena *a, struct session *s, const struct row *row,
                                                machine_grad(s->machine, i));
     }
     struct model_purpose logits = purpose_logits();
-    struct view_of_model *v = session_view(s, &logits, &s->model.capacity);
+    struct view_of_model *v = session_view(s, &s->arena, &logits, &s->model.capacity);
     if (!machine_use(s->machine, v->plan))
         return false;
     feed_row(&v->feed, s->machine, &v->model, 0, row, 1, (double)row->live,

@@ -144,16 +144,16 @@ static bool stages_open(struct session *s)
            fail_in("recipe: parallel.stages");
 }
 
-static struct order order_of(struct session *s, bool trains, int mbs)
+static struct order order_of(struct session *s, struct arena *a, bool trains, int mbs)
 {
     int ranks = s->stages ? s->stages->ranks : 1;
     int chunks = s->stages ? s->stages->chunks : 1;
     if (!trains)
-        return order_forward_only(&s->arena, ranks, chunks, mbs);
+        return order_forward_only(a, ranks, chunks, mbs);
     if (s->recipe->parallel_zero_bubble)
-        return order_zero_bubble(&s->arena, s->stage, ranks, chunks, mbs);
-    return chunks > 1 ? order_interleaved(&s->arena, s->stage, ranks, chunks, mbs)
-                      : order_1f1b(&s->arena, s->stage, ranks, mbs);
+        return order_zero_bubble(a, s->stage, ranks, chunks, mbs);
+    return chunks > 1 ? order_interleaved(a, s->stage, ranks, chunks, mbs)
+                      : order_1f1b(a, s->stage, ranks, mbs);
 }
 
 /* `state`: of the plan it takes over from, or NULL. */
@@ -177,7 +177,7 @@ static bool plan_make(struct session *s, bool trains, const struct plan *state)
     int dp = s->crew ? s->crew->mesh.layout.dp : 1;
     if (!stages_open(s))
         return false;
-    *order = order_of(s, trains, trains ? (int)r->batch_rows / dp : 1);
+    *order = order_of(s, &s->arena, trains, trains ? (int)r->batch_rows / dp : 1);
     output[outputs++] = d->cross_entropy;
     output[outputs++] = d->loss;
     if (d->moe_layers) {
@@ -482,33 +482,33 @@ void session_close(struct session *s)
     arena_free(&s->arena);
 }
 
-struct view_of_model *session_view(struct session *s,
+struct view_of_model *session_view(struct session *s, struct arena *a,
                                    const struct model_purpose *purpose,
                                    const struct capacity *capacity)
 {
-    struct view_of_model *v = NEW(&s->arena, struct view_of_model, 1);
-    struct order *order = NEW(&s->arena, struct order, 1);
+    struct view_of_model *v = NEW(a, struct view_of_model, 1);
+    struct order *order = NEW(a, struct order, 1);
     struct model_purpose same = *purpose;
     same.frozen = s->model.frozen;      /* state is laid out by what trains */
     same.vision.balance = false;        /* balance_feed is training's */
     same.decoder.capacity = 0;          /* nobody runs a row of it again */
-    model_record(&s->arena, &s->model.config, capacity, &same, s->model.graph.mesh,
+    model_record(a, &s->model.config, capacity, &same, s->model.graph.mesh,
                  s->model.graph.rank, &v->model);
     const struct decoder_graph *d = &v->model.decoder;
     const int wanted[] = {d->loss, d->cross_entropy, d->logits, d->best, d->best_logit};
-    int *output = NEW(&s->arena, int, COUNT(wanted)), outputs = 0;
+    int *output = NEW(a, int, COUNT(wanted)), outputs = 0;
     for (int i = 0; i < COUNT(wanted); i++)
         if (wanted[i] != NONE)
             output[outputs++] = wanted[i];
-    *order = order_of(s, false, 1);
-    v->plan = plan_build(&s->arena, &v->model.graph, &(struct plan_options){
+    *order = order_of(s, a, false, 1);
+    v->plan = plan_build(a, &v->model.graph, &(struct plan_options){
         .stages = s->stages, .stage = s->stage, .order = order,
         .moments = s->plan->moments, .output = output, .outputs = outputs,
         .state = s->plan});
-    v->feed = feed_make(&s->arena, &v->model);
+    v->feed = feed_make(a, &v->model);
     if (d->best != NONE) {
-        v->best = NEW(&s->arena, int32_t, capacity->tokens);
-        v->key = NEW(&s->arena, int64_t, capacity->tokens);
+        v->best = NEW(a, int32_t, capacity->tokens);
+        v->key = NEW(a, int64_t, capacity->tokens);
     }
     return v;
 }
@@ -556,7 +556,7 @@ static bool best_meet(struct session *s, struct view_of_model *v)
 /* Data-parallel ranks take a row each; those without one run the last again, for the
  * others to meet, and do not count it. */
 static bool rows_run(struct session *s, struct view_of_model *v,
-                     const struct row *const *row, int rows, const int32_t *want,
+                     const struct row *const *row, int rows, const struct ask *ask,
                      double *loss)
 {
     const struct mesh *m = s->crew ? &s->crew->mesh : NULL;
@@ -564,8 +564,10 @@ static bool rows_run(struct session *s, struct view_of_model *v,
     int at = m ? view_group_index(&m->dense, s->rank->rank, ON_DP) : 0;
     const struct row *own = row[MIN(at, rows - 1)];
     double sum = 0;
+    if (machine_plan(s->machine) != v->plan && !machine_use(s->machine, v->plan))
+        return false;
     feed_row(&v->feed, s->machine, &v->model, 0, own, 1, (double)own->live,
-             s->router_bias, want);
+             s->router_bias, ask);
     if (!machine_step(s->machine))
         return false;
     if (value != NONE && at < rows && (!m || mesh_speaks(m, s->rank->rank)))
@@ -586,17 +588,18 @@ static bool meet(const struct session *s)
 }
 
 bool session_rows(struct session *s, struct view_of_model *v,
-                  const struct row *const *row, int rows, const int32_t *want,
+                  const struct row *const *row, int rows, const struct ask *ask,
                   double *loss)
 {
-    REQUIRE(rows >= 1 && rows <= session_ways(s) && (!want || rows == 1));
+    REQUIRE(rows >= 1 && rows <= session_ways(s) && (!ask || rows == 1));
     if (s->crew) {
         s->crew->row = row;
         s->crew->rows = rows;
-        s->crew->want = want;
+        s->crew->view = v->number;
+        s->crew->ask = ask;
         s->crew->end = false;
     }
-    bool ok = meet(s) && rows_run(s, v, row, rows, want, loss);
+    bool ok = meet(s) && rows_run(s, v, row, rows, ask, loss);
     /* Others may wait for this rank, or still be at the rows, which the caller owns. */
     if (!ok && s->rank)
         world_leave(s->rank);
@@ -613,18 +616,29 @@ bool session_end(struct session *s)
     return meet(s) && meet(s);          /* all have seen it before it changes again */
 }
 
-bool session_follow(struct session *s, struct view_of_model *v)
+bool session_follow(struct session *s, struct view_of_model *const *view)
 {
     for (bool more = true; more;) {
         atomic_fetch_add(&s->crew->inside, 1);
         bool ok = meet(s);
         more = ok && !s->crew->end;
-        ok = ok && (more ? rows_run(s, v, s->crew->row, s->crew->rows, s->crew->want,
-                                    NULL)
+        ok = ok && (more ? rows_run(s, view[s->crew->view], s->crew->row,
+                                    s->crew->rows, s->crew->ask, NULL)
                          : meet(s));
         atomic_fetch_sub(&s->crew->inside, 1);
         if (!ok)
             return false;
     }
+    return true;
+}
+
+bool session_agree(struct session *s, struct answers_room *room)
+{
+    if (s->crew && session_leads(s))
+        s->crew->room = *room;
+    if (!meet(s))
+        return false;
+    if (s->crew)
+        *room = s->crew->room;
     return true;
 }

@@ -14,13 +14,21 @@
 
 #include <stdatomic.h>
 
+/* What answers take (generate.h): the largest row of prompts, how many are under way at
+ * once, and rows of the cache. */
+struct answers_room {
+    struct capacity prompts;
+    int64_t answers, cache_rows;
+};
+
 /* What the ranks of one process share: the layout, and the rows that rank 0 has them
  * run (session_rows). */
 struct crew {
     struct mesh mesh;
     const struct row *const *row;
-    int rows;
-    const int32_t *want;
+    int rows, view;
+    const struct ask *ask;
+    struct answers_room room;
     bool end;
     atomic_int inside;                  /* ranks that may read the row */
 };
@@ -89,8 +97,9 @@ MUST_USE bool session_machine(struct session *s);
 void session_close(struct session *s);
 
 /* Another purpose over the same weights: a model recorded for it and a forward plan of
- * one microbatch.  Use machine_use(s->machine, v->plan), then feed_row. */
+ * one microbatch, in `a`.  Use machine_use(s->machine, v->plan), then feed_row. */
 struct view_of_model {
+    int number;                         /* in the list of session_follow */
     struct model model;
     struct plan *plan;
     struct feed feed;
@@ -98,19 +107,22 @@ struct view_of_model {
                                          * was wanted; NULL: the view chooses none */
     int64_t *key;                       /* [T] for it */
 };
-struct view_of_model *session_view(struct session *s,
+struct view_of_model *session_view(struct session *s, struct arena *a,
                                    const struct model_purpose *purpose,
                                    const struct capacity *capacity);
 /* Rows that run at once: one for each data-parallel rank. */
 int session_ways(const struct session *s);
-/* Run so many rows (at most session_ways) through the view that is in use, on all
- * ranks: rank 0 calls session_rows and session_end, the others session_follow, which
- * returns after that.  `loss`, where not NULL, gets the cross entropy summed over the
- * rows, each counted once, if the view has one.  `want`: of a single row. */
+/* Run so many rows (at most session_ways) through the view, which is put to use, on all
+ * ranks: rank 0 calls session_rows and session_end, the others session_follow with
+ * their views of the same numbers, which returns after that.  `loss`, where not NULL,
+ * gets the cross entropy summed over the rows, each counted once, if the view has one.
+ * `ask`: of a single row. */
 MUST_USE bool session_rows(struct session *s, struct view_of_model *v,
-                           const struct row *const *row, int rows, const int32_t *want,
-                           double *loss);
+                           const struct row *const *row, int rows,
+                           const struct ask *ask, double *loss);
 MUST_USE bool session_end(struct session *s);
-MUST_USE bool session_follow(struct session *s, struct view_of_model *v);
+MUST_USE bool session_follow(struct session *s, struct view_of_model *const *view);
+/* Rank 0's room becomes every rank's. */
+MUST_USE bool session_agree(struct session *s, struct answers_room *room);
 
 #endif

@@ -35,14 +35,12 @@ static bool evaluation_run(struct trainer *t)
 {
     struct session *s = &t->s;
     struct evaluation e = {.loss = NAN};
-    if (!machine_use(s->machine, t->eval->plan))
-        return false;
     if (session_leads(s)) {
         metrics_phase("evaluating");
         if (!evaluate(s, t->eval, s->recipe->eval_rows, &e) || !session_end(s) ||
             !metrics_evaluated(t->log, e.loss))
             return false;
-    } else if (!session_follow(s, t->eval)) {
+    } else if (!session_follow(s, &t->eval)) {
         return false;
     }
     return machine_use(s->machine, s->plan);
@@ -98,19 +96,15 @@ static bool answers_make(struct trainer *t)
     struct answer *answer = NEW(&a, struct answer, count);
     metrics_phase("generating samples");
     bool ok = samples_pick(s, s->held ? s->held : s->mix, count, &a, sample, &n) &&
-              generate(s, t->answers, &a, sample, n, (int)s->recipe->sample_tokens,
-                       answer) &&
-              session_end(s) && samples_write(t, sample, answer, n);
+              generate(s, &a, sample, n, (int)s->recipe->sample_tokens, answer) &&
+              samples_write(t, sample, answer, n);
     arena_free(&a);
     return ok;
 }
 
 static bool answers_run(struct trainer *t)
 {
-    struct session *s = &t->s;
-    return machine_use(s->machine, t->answers->plan) &&
-           (session_leads(s) ? answers_make(t) : session_follow(s, t->answers)) &&
-           machine_use(s->machine, s->plan);
+    return session_leads(&t->s) ? answers_make(t) : generate_follow(&t->s);
 }
 
 /* `last`: no step follows. */
@@ -309,11 +303,8 @@ static bool prepare(struct trainer *t, const struct recipe *r, const struct rank
     if (!step_costs(t))
         return false;
     struct model_purpose loss = purpose_train(r, &s->model.config, s->model.frozen);
-    struct model_purpose best = purpose_generate(r);
     if (r->eval_every)
-        t->eval = session_view(s, &loss, &s->model.capacity);
-    if (r->sample_every)
-        t->answers = session_view(s, &best, &s->model.capacity);
+        t->eval = session_view(s, a, &loss, &s->model.capacity);
     return !session_leads(s) || files_open(t, resumed);
 }
 

@@ -26,7 +26,7 @@ struct trainer {
     struct batch *batch;
     struct metrics_log *log;            /* of rank 0, as all files */
     struct feed *feed;                  /* [microbatches] */
-    struct view_of_model *eval, *answers;       /* NULL: never wanted */
+    struct view_of_model *eval;         /* NULL: never wanted */
     const char *run, *checkpoints;
     const struct allowed *allowed;      /* to have changed */
     struct saver *saver;

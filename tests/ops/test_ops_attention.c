@@ -251,6 +251,59 @@ static void keys_that_nobody_sees(void **state)
     assert_true(*at(o, 9) == *at(v, 0));
 }
 
+/* A query and a run of keys of its own, which others may read too; what nobody reads
+ * holds NaN. */
+static void runs_of_rows(int64_t M, int64_t H, int64_t G, int64_t K,
+                         const int32_t *from, const int32_t *to, int64_t T,
+                         double spread)
+{
+    int64_t wide = H * K, narrow = G * K;
+    struct tensor q = slice(T, wide), k = slice(M, narrow), v = slice(M, narrow);
+    struct tensor o = floats(T, wide), first = list(T, from), last = list(T, to);
+    double *in[3] = {fill(q, spread), fill(k, spread), fill(v, 1)};
+    double *want = NEW(&memory, double, T * wide + 1), *score = NEW(&memory, double, M);
+    bool *read = NEW(&memory, bool, M);
+    for (int64_t t = 0; t < T; t++)
+        for (int64_t h = 0; h < H; h++) {
+            int64_t g = h / (H / G);
+            double most = -INFINITY, sum = 0;
+            for (int64_t j = from[t]; j <= to[t]; j++) {
+                read[j] = true;
+                score[j] = 0;
+                for (int64_t c = 0; c < K; c++)
+                    score[j] += 0.3 * in[0][(t * H + h) * K + c] *
+                                in[1][(j * G + g) * K + c];
+                most = fmax(most, score[j]);
+            }
+            for (int64_t j = from[t]; j <= to[t]; j++)
+                sum += exp(score[j] - most);
+            for (int64_t j = from[t]; j <= to[t]; j++)
+                for (int64_t c = 0; c < K; c++)
+                    want[(t * H + h) * K + c] += exp(score[j] - most) / sum *
+                                                 in[2][(j * G + g) * K + c];
+        }
+    for (int64_t j = 0; j < M; j++)
+        for (int64_t c = 0; c < narrow && !read[j]; c++)
+            *at(k, j * narrow + c) = *at(v, j * narrow + c) = NAN;
+    fill_nan(o);
+    cpu->attention_rows(&stream, q, k, v, first, last, (int)H, (int)G, 0.3f, o);
+    assert_near(o, want, spread > 3 ? 1e-3 : 1e-5);
+}
+
+static void queries_with_rows_of_their_own(void **state)
+{
+    (void)state;
+    static const int32_t from[] = {0, 3, 70, 5, 0, 69, 10},
+                         to[] = {0, 66, 290, -1, 299, 132, 73};
+    static const int32_t none[] = {0, 0}, nowhere[] = {-1, -1};
+    runs_of_rows(300, 4, 2, 5, from, to, COUNT(from), 1);
+    runs_of_rows(300, 2, 2, 16, from, to, COUNT(from), 1);
+    runs_of_rows(300, 37, 1, 33, from, to, COUNT(from), 1);
+    runs_of_rows(300, 3, 1, 64, from, to, COUNT(from), 4);
+    runs_of_rows(2, 1, 1, 4, none, nowhere, 2, 1);
+    runs_of_rows(2, 1, 1, 4, none, nowhere, 0, 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -259,6 +312,7 @@ int main(void)
         cmocka_unit_test(large_scores),
         cmocka_unit_test(parts_make_the_whole),
         cmocka_unit_test(keys_that_nobody_sees),
+        cmocka_unit_test(queries_with_rows_of_their_own),
     };
     return cmocka_run_group_tests(tests, test_begin, test_end);
 }

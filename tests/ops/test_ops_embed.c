@@ -28,6 +28,22 @@ static void rows_are_placed(void **state)
                     cpu->embed_weight(&stream, which, dy, beta, dtable));
 }
 
+/* Rows to places of their own; all other places keep what they hold. */
+static void rows_are_put(void **state)
+{
+    (void)state;
+    int32_t index[] = {6, -1, 0, 3, -1}, from[] = {2, -1, -1, 3, -1, -1, 0, -1};
+    struct tensor x = slice(COUNT(index), 7), y = slice(8, 7);
+    double *in = fill(x, 1), *want = fill(y, 1);
+    for (int i = 0; i < 8; i++)
+        for (int c = 0; c < 7 && from[i] >= 0; c++)
+            want[i * 7 + c] = in[from[i] * 7 + c];
+    cpu->put(&stream, list(COUNT(index), index), x, y);
+    assert_near(y, want, 1e-9);
+    cpu->put(&stream, ints(0, 0), floats(0, 7), y);
+    assert_near(y, want, 1e-9);
+}
+
 static void no_rows(void **state)
 {
     (void)state;
@@ -142,6 +158,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_placed),
+        cmocka_unit_test(rows_are_put),
         cmocka_unit_test(no_rows),
         cmocka_unit_test(taps_of_the_example),
         cmocka_unit_test(interpolation_follows_its_law),

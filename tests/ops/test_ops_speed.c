@@ -71,6 +71,26 @@ static void attention_at(int32_t T, int H, int G, int K, int segments, bool caus
                                dq, dk, dv));
 }
 
+/* One query each of so many answers, whose caches have n rows. */
+static void answers_at(int32_t answers, int32_t n, int H, int G, int K)
+{
+    struct tensor kv = random_2d((int64_t)answers * n, 2 * G * K);
+    struct tensor q = random_2d(answers, H * K), o = floats(answers, H * K);
+    struct tensor first = ints(answers, 0), last = ints(answers, 0);
+    for (int32_t i = 0; i < answers; i++) {
+        ((int32_t *)first.data)[i] = i * n;
+        ((int32_t *)last.data)[i] = i * n + n - 1;
+    }
+    print_message("attention of %d answers over %d rows, %d/%d heads of %d\n", answers,
+                  n, H, G, K);
+    REPORT("  a step", 4.0 * H * K * answers * n,
+           cpu->attention_rows(&stream, q, tensor_columns(kv, 0, G * K),
+                               tensor_columns(kv, G * K, G * K), first, last, H, G,
+                               0.125f, o));
+    REPORT("  put", 0,
+           cpu->put(&stream, last, tensor_rows(kv, 0, answers), kv));
+}
+
 static void experts_at(int64_t T, int64_t D, int64_t F, int64_t E)
 {
     int64_t R = 2 * T;
@@ -149,6 +169,8 @@ static void products_are_fast(void **state)
     attention_at(1024, 4, 4, 64, 1, true);
     attention_at(1024, 4, 2, 64, 8, true);
     attention_at(1024, 4, 4, 48, 8, false);
+    answers_at(1, 1024, 16, 4, 64);
+    answers_at(8, 1024, 16, 4, 64);
     experts_at(1024, 256, 192, 8);
     head_at(512, 256, 8192);
     rows_at(1024, 256);

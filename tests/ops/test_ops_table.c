@@ -100,6 +100,11 @@ static void run_layers(const struct ops *ops, struct stream *s, struct world *w)
                              tensor_rows(x, 0, 100), H, G, true, 0.25f, 0,
                              OUT(100, H * K), 0, OUT(150, G * K), OUT(150, G * K));
 
+    struct tensor from = list(3, (int32_t[]){0, 40, 7}), to = list(3, (int32_t[]){
+        290, -1, 7}), few = tensor_rows(q, 0, 3);
+    ops->attention_rows(s, few, k, v, from, to, H, G, 0.25f, OUT(3, H * K));
+    ops->put(s, to, few, tensor_columns(OUT(T, 2 * H * K), H * K, H * K));
+
     struct tensor gu = random_floats(T, 2 * F, 1), act = OUT(T, F), sum = OUT(T, D);
     ops->swiglu(s, gu, act);
     ops->swiglu_back(s, gu, act, 0, OUT(T, 2 * F));
@@ -228,6 +233,7 @@ static void dry_allows_and_counts(void **state)
     double pairs = T * (T + 1) / 2;
     double some = 50 * (101 + 150) / 2 + 50 * 150;      /* min(150, 100 + i + 1) */
     double want = 3 * 2.0 * T * N * D + 14 * (pairs + some) * H * K +
+                  4.0 * 3 * T * H * K +
                   (1 + 3 + 1) * 2.0 * T * V * D + (2 + 1 + 3) * 1.0 * T * V * D +
                   3 * 2.0 * R * F * D;
     assert_true(work.flops == want);
@@ -280,6 +286,8 @@ static void broken(int which)
         ops_dry.attention_part(&s, a, b, b, i, 0, 0, 2, 1, true, 1, 0, a, floats(8, 2));
         break;
     case 19: ops_dry.gate(&s, a, a, floats(8, 6), a); break;
+    case 20: ops_dry.put(&s, i, a, b); break;
+    case 21: ops_dry.attention_rows(&s, a, a, a, i, ints(7, 0), 2, 2, 1, a); break;
     default: ops_dry.interpolate(&s, a, ints(8, 4), floats(7, 6), a); break;
     }
 }
@@ -291,6 +299,7 @@ static void broken_contracts_are_bugs(void **state)
         "linear", "linear", "linear", "rmsnorm", "add", "embed", "swiglu", "attention",
         "sort_rows", "head_loss", "square_sum", "gelu", "take", "copy", "bias",
         "locate", "head_sum", "head_part", "attention_part", "gate",
+        "put", "attention_rows",
         "interpolate"};
     for (int i = 0; i < COUNT(name); i++) {
         int end[2], status;
