@@ -83,6 +83,32 @@ static bool too_long(const struct draft *d, const struct row_shape *row)
                 row->tokens, row->patches, row->images);
 }
 
+/* Tokens that would carry loss. */
+static int scored_count(const struct dialogue *chat)
+{
+    int count = 0;
+    for (int64_t i = 1; i < chat->input.count; i++)
+        count += chat->scored[i];
+    return count;
+}
+
+/* Nothing of it is an answer to be learnt: why not? */
+static bool no_loss(const struct sample *s)
+{
+    int answers = 0, silent = 0;
+    for (int i = 0; i < s->nmessage; i++) {
+        answers += s->message[i].role == ROLE_ASSISTANT;
+        silent += s->message[i].role == ROLE_ASSISTANT && s->message[i].silent;
+    }
+    if (answers == 0)
+        return fail("no loss: it has no assistant turn (%d messages); are the roles "
+                    "right?", s->nmessage);
+    if (silent == answers)
+        return fail("no loss: none of its %d assistant turns is to be trained on",
+                    answers);
+    return fail("no loss: its assistant turns are empty");
+}
+
 static bool draft_load(const struct draft *d, const struct loader_options *o,
                        struct arena *item, struct encoded *out)
 {
@@ -120,6 +146,7 @@ enum cause sample_encode(const struct loader_options *o, const struct sample *s,
     if (!draft_fits(&d, &o->shape)) {
         out->shrunk = o->too_long == LONG_SHRINK && draft_shrink(&d, &o->shape);
         if (!out->shrunk) {
+            out->lost = scored_count(&chat);
             too_long(&d, &o->shape);
             return CAUSE_TOO_LONG;
         }
@@ -134,7 +161,7 @@ enum cause sample_encode(const struct loader_options *o, const struct sample *s,
         return CAUSE_BAD;
     if (sample_targets(&o->shape, out))
         return CAUSE_NONE;
-    fail("no loss: none of its %d tokens is scored", out->tokens);
+    no_loss(s);
     return CAUSE_NO_LOSS;
 }
 

@@ -18,6 +18,7 @@ void ledger_add(struct ledger *sum, const struct ledger *l)
     sum->too_long += l->too_long;
     sum->bad += l->bad;
     sum->no_loss += l->no_loss;
+    sum->lost += l->lost;
     sum->shrunk += l->shrunk;
     sum->attention += l->attention;
     sum->attention_image += l->attention_image;
@@ -31,7 +32,7 @@ static bool nothing_negative(const struct ledger *l)
         {"patches", l->patches}, {"patch_padding", l->patch_padding},
         {"samples", l->samples}, {"images", l->images}, {"mock", l->mock},
         {"dropped", l->dropped}, {"too_long", l->too_long}, {"bad", l->bad},
-        {"no_loss", l->no_loss}, {"shrunk", l->shrunk},
+        {"no_loss", l->no_loss}, {"lost", l->lost}, {"shrunk", l->shrunk},
     };
     for (int i = 0; i < COUNT(count); i++)
         if (count[i].value < 0)

@@ -18,6 +18,7 @@ struct ledger {
     int64_t samples, images, mock;      /* mock: samples not decoded from a real file */
     int64_t dropped;                    /* samples left out by policy, by cause: */
     int64_t too_long, bad, no_loss;     /* dropped = too_long + bad + no_loss */
+    int64_t lost;                       /* supervised tokens of what was too long */
     int64_t shrunk;                     /* samples with images made smaller to fit */
     double attention;                   /* sum over segments of s (s + 1) / 2 */
     double attention_image;             /* sum over images of p^2 */

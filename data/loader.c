@@ -42,7 +42,8 @@ struct loader {
     struct cursor at;                   /* its counts, as of the row being built */
     struct ledger books;                /* what was left out since the last row */
     int64_t turn;                       /* next to be taken */
-    int64_t fruitless;                  /* turns since the last sample of use */
+    int64_t fruitless, unscored;        /* turns since the last sample of use; of them
+                                         * without loss */
     struct item *refused;               /* by the packer, for the row after */
     struct item **held;                 /* [nheld] in the packer, in order */
     int nheld;
@@ -161,10 +162,11 @@ static bool leave_out(struct loader *l, struct ready *r, const struct item *it)
     l->fruitless++;
     if (it->cause == CAUSE_TOO_LONG) {
         l->at.too_long++, l->books.too_long++;
+        l->books.lost += it->encoded.lost;
         if (l->o.too_long == LONG_ERROR)
             return fail("data: sample %s: %s", name, why);
     } else if (it->cause == CAUSE_NO_LOSS) {
-        l->at.no_loss++, l->books.no_loss++;
+        l->at.no_loss++, l->books.no_loss++, l->unscored++;
     } else {
         l->at.bad++, l->books.bad++, l->at.consecutive_bad++;
         if (l->o.bad == BAD_FAIL)
@@ -177,8 +179,11 @@ static bool leave_out(struct loader *l, struct ready *r, const struct item *it)
     /* A sample that comes first in one epoch may come last in the next. */
     int64_t epoch = mix_epoch_samples(l->o.mix);
     if (l->fruitless >= 2 * epoch - 1)
-        return fail("data: a whole epoch of %lld samples and none can be used; the "
-                    "last is %s: %s", (long long)epoch, name, why);
+        return fail("data: a whole epoch of %lld samples and none can be used%s; the "
+                    "last is %s: %s", (long long)epoch,
+                    l->unscored < l->fruitless ? "" : ": no turn of any of them is to "
+                    "be trained on (is the format right, are answers marked as the "
+                    "assistant's, are all of them silenced?)", name, why);
     return true;
 }
 
@@ -206,7 +211,7 @@ static bool gather(struct loader *l, struct ready *r, bool *flush)
             return true;
         }
         l->held[l->nheld++] = it;
-        l->fruitless = 0;
+        l->fruitless = l->unscored = 0;
         if (l->turn > l->from.nwaiting)     /* one that waited was counted before */
             l->at.consecutive_bad = 0;
     }

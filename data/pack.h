@@ -17,6 +17,8 @@ struct encoded {
     int64_t id, position;               /* position in the mix */
     int part;                           /* source in the mix */
     bool mock, shrunk;
+    int lost;                           /* supervised tokens that were cut off, or, of
+                                         * one left out as too long, all of its own */
     int tokens;
     int32_t *input;                     /* [tokens] */
     bool *scored;                       /* [tokens]: is this token an answer's? */

@@ -15,7 +15,8 @@
     WIDE "grid, tokens and patches of images; --out writes them\n"
 #define HELP_CHECK \
     "data check RECIPE               reads every sample: counts, bad ones by cause,\n" \
-    WIDE "token and patch histograms; exits 3 if one is bad\n"
+    WIDE "token and patch histograms; exits 3 where training\n" \
+    WIDE "would stop, by data.bad and data.too_long\n"
 #define HELP_PACK \
     "data pack SRC DST [--format F] [--images DIR] [--shard-mb N] [--skip]\n" \
     WIDE "WebDataset shards and their index from any source\n" \

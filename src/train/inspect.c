@@ -2,10 +2,12 @@
 #include "train/inspect.h"
 
 #include "checkpoint/hf.h"
+#include "data/encode.h"
 #include "data/shard.h"
 #include "train/image_shape.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 
 /* ---- packed rows ---- */
 
@@ -175,10 +177,18 @@ bool inspect_images(const struct inspect_image *o, const char *const *file, int 
 
 enum { BINS = 24 };                     /* by powers of two */
 
+struct reason {                         /* why samples are bad */
+    const char *text, *example;
+    int64_t count;
+};
+
 struct survey {
-    int64_t samples, bad, images, tokens, patches, supervised, shrunk, no_loss,
-        too_long;
+    int64_t samples, bad, too_long, no_loss;
+    int64_t lost;                       /* supervised tokens */
+    int64_t images, tokens, patches, supervised, shrunk;        /* of the others */
     int64_t token_bin[BINS], patch_bin[BINS];
+    struct reason *reason;
+    int64_t reasons, reason_room;
 };
 
 static int bin_of(int64_t x)
@@ -189,21 +199,58 @@ static int bin_of(int64_t x)
     return bin;
 }
 
-static void survey_add(struct survey *v, const struct encoded *e,
-                       const struct row_shape *s)
+static void survey_add(struct survey *v, const struct encoded *e, int targets)
 {
-    int64_t scored = 0;
-    for (int i = 1; i < e->tokens; i++)
-        scored += e->scored[i];
     v->images += e->nimage;
     v->tokens += e->tokens;
     v->patches += e->patches;
-    v->supervised += scored;
+    v->supervised += targets;
     v->shrunk += e->shrunk;
-    v->no_loss += scored == 0;
-    v->too_long += e->tokens > s->tokens || e->patches > s->patches;
     v->token_bin[bin_of(e->tokens)]++;
     v->patch_bin[bin_of(e->patches)]++;
+}
+
+/* The message without the names in front ("sample S: image I: ") and with its numbers
+ * as N: bad for one cause read alike. */
+static const char *reason_text(struct arena *a, const struct sample *s,
+                               const char *message)
+{
+    const char *name[] = {"sample ", s->name, "image ", ""};
+    struct text t = text_make(a);
+    for (int i = 0; i < COUNT(name); i++) {
+        size_t n = strlen(name[i]);
+        if (!strncmp(message, name[i], n) && n)
+            message += n + (message[n] == ':') + (message[n] == ':' && message[n + 1]);
+    }
+    for (int k = 0; k < s->nimage; k++) {
+        size_t n = strlen(s->image[k].name);
+        if (!strncmp(message, s->image[k].name, n) && message[n] == ':')
+            message += n + 1 + (message[n + 1] == ' ');
+    }
+    for (const char *c = message; *c; c++)
+        if (*c < '0' || *c > '9')
+            text_add_bytes(&t, c, 1);
+        else if (c == message || c[-1] < '0' || c[-1] > '9')
+            text_add(&t, "N");
+    return t.at ? t.at : "";
+}
+
+static void reason_add(struct survey *v, struct arena *a, const struct sample *s)
+{
+    const char *text = reason_text(a, s, fail_message());
+    for (int64_t i = 0; i < v->reasons; i++)
+        if (!strcmp(v->reason[i].text, text)) {
+            v->reason[i].count++;
+            return;
+        }
+    GROW(a, v->reason, v->reasons, v->reason_room);
+    v->reason[v->reasons++] = (struct reason){text, arena_text(a, "%s", s->name), 1};
+}
+
+static int by_count(const void *a, const void *b)
+{
+    const struct reason *x = a, *y = b;
+    return x->count > y->count ? -1 : x->count < y->count;
 }
 
 static void histogram(struct text *t, const char *name, const int64_t *bin)
@@ -226,6 +273,7 @@ static void survey_print(const struct survey *v, struct text *t)
         {"bad", v->bad},
         {"too long for a row", v->too_long},
         {"without supervised tokens", v->no_loss},
+        {"supervised tokens lost", v->lost},
         {"with shrunk images", v->shrunk},
         {"images", v->images},
         {"tokens", v->tokens},
@@ -234,22 +282,64 @@ static void survey_print(const struct survey *v, struct text *t)
     };
     for (int i = 0; i < COUNT(line); i++)
         text_add(t, "%-28s%12" PRId64 "\n", line[i].name, line[i].count);
+    if (v->reasons)
+        qsort(v->reason, (size_t)v->reasons, sizeof *v->reason, by_count);
+    text_add(t, v->reasons ? "\nbad, by cause\n" : "");
+    for (int64_t i = 0; i < v->reasons; i++)
+        text_add(t, "%10" PRId64 "  %s (first: %s)\n", v->reason[i].count,
+                 v->reason[i].text, v->reason[i].example);
     histogram(t, "tokens", v->token_bin);
     histogram(t, "patches", v->patch_bin);
 }
 
-static bool sample_survey(const struct session *s, int part, int64_t index,
-                          struct survey *v)
+static void sample_survey(const struct session *s, int part, int64_t index,
+                          struct survey *v, struct text *t)
 {
     struct arena item = arena_make("sample");
-    struct sample sample;
-    struct encoded e;
-    bool ok = source_read(s->source[part], index, &item, &sample) &&
-              loader_encode(&s->loader, &sample, &item, &e);
-    if (ok)
-        survey_add(v, &e, &s->loader.shape);
+    struct sample sample = {.name = ""};
+    struct encoded e = {.name = ""};
+    enum cause cause = CAUSE_BAD;
+    if (source_read(s->source[part], index, &item, &sample))
+        cause = sample_encode(&s->loader, &sample, &item, &item, &e);
+    v->samples++;
+    v->too_long += cause == CAUSE_TOO_LONG;
+    v->no_loss += cause == CAUSE_NO_LOSS;
+    v->lost += e.lost;
+    if (cause == CAUSE_NONE) {
+        survey_add(v, &e, sample_targets(&s->loader.shape, &e));
+    } else if (cause == CAUSE_BAD) {
+        v->bad++;
+        reason_add(v, t->arena, &sample);
+    }
+    if (cause == CAUSE_BAD || cause == CAUSE_TOO_LONG) {
+        size_t n = strlen(sample.name);
+        bool named = !strncmp(fail_message(), sample.name, n);
+        if (cause == CAUSE_BAD)
+            text_add(t, "bad: sample %s%s%s\n", named ? "" : sample.name,
+                     named ? "" : ": ", fail_message());
+        else                            /* "too long: ..." is in the message */
+            text_add(t, "%s: sample %s\n", fail_message(), sample.name);
+    }
     arena_free(&item);
-    return ok;
+}
+
+/* Would training go on?  By data.bad and data.too_long. */
+static bool survey_judge(const struct survey *v, const struct loader_options *o)
+{
+    bool ok = true;
+    if (v->bad && o->bad == BAD_FAIL)
+        ok = fail("data: %" PRId64 " of %" PRId64 " samples cannot be read, and "
+                  "data.bad is fail", v->bad, v->samples);
+    else if (v->too_long && o->too_long == LONG_ERROR)
+        ok = fail("data: %" PRId64 " of %" PRId64 " samples are longer than a row, and "
+                  "data.too_long is error", v->too_long, v->samples);
+    else if (v->bad + v->too_long + v->no_loss == v->samples)
+        ok = fail("data: none of %" PRId64 " samples can be used: %" PRId64 " cannot "
+                  "be read, %" PRId64 " are too long, %" PRId64 " have no token to be "
+                  "trained on%s", v->samples, v->bad, v->too_long, v->no_loss,
+                  v->no_loss ? " (is the format right, are answers marked as the "
+                               "assistant's?)" : "");
+    return ok || fail_kind(FAULT_DATA);
 }
 
 bool inspect_data(const struct recipe *r, struct text *t)
@@ -260,21 +350,12 @@ bool inspect_data(const struct recipe *r, struct text *t)
     whole.data_hold_out = 0;
     bool ok = session_open(&s, &whole, true) && session_data(&s);
     for (int part = 0; ok && part < s.nsource; part++)
-        for (int64_t i = 0; i < source_count(s.source[part]); i++) {
-            v.samples++;
-            if (sample_survey(&s, part, i, &v))
-                continue;
-            v.bad++;
-            text_add(t, "bad: %s\n", fail_message());
-        }
+        for (int64_t i = 0; i < source_count(s.source[part]); i++)
+            sample_survey(&s, part, i, &v, t);
     if (ok)
         survey_print(&v, t);
+    ok = ok && survey_judge(&v, &s.loader);
     session_close(&s);
-    if (ok && v.bad) {
-        fail("data: %" PRId64 " of %" PRId64 " samples cannot be read", v.bad,
-             v.samples);
-        return fail_kind(FAULT_DATA);
-    }
     return ok;
 }
 

@@ -17,8 +17,9 @@ struct inspect_image {
 MUST_USE bool inspect_images(const struct inspect_image *o, const char *const *file,
                              int count, struct text *t);
 
-/* Reads and encodes every sample once.  Fails (data) if one is bad, after the report.
- */
+/* Reads and encodes every sample once.  Fails (data), after the report, where training
+ * would stop: a bad one and data.bad fail, a long one and data.too_long error, or none
+ * that can be used. */
 MUST_USE bool inspect_data(const struct recipe *r, struct text *t);
 
 struct inspect_pack {

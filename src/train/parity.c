@@ -158,6 +158,17 @@ static bool run(struct arena *a, struct session *s, const struct row *row,
     return true;
 }
 
+/* Nothing to compare: the loss is 0 and so is every gradient. */
+static bool scored(const char *path, const struct row *row)
+{
+    if (row->ledger.supervised)
+        return true;
+    fail("parity: %s: no token is supervised: every label of the %" PRId64 " tokens is "
+         "-100, or stands at a row's first token, or at an image's", path,
+         ledger_useful(&row->ledger));
+    return fail_kind(FAULT_DATA);
+}
+
 bool parity_run(struct arena *a, const char *model, const char *case_file,
                 struct parity *out)
 {
@@ -191,7 +202,7 @@ bool parity_run(struct arena *a, const char *model, const char *case_file,
         if (ok) {
             struct row_shape shape = row_shape_of(&s.model.capacity, &config);
             row_fill(&scratch, &shape, list, (int)in.rows, &row);
-            ok = run(a, &s, &row, out);
+            ok = scored(case_file, &row) && run(a, &s, &row, out);
         }
     }
     session_close(&s);

@@ -30,7 +30,11 @@ train_well three "${walk[@]}" train.steps=12 data.bad_limit=3
 train limit "${walk[@]}" train.steps=12 data.bad_limit=2
 train_expected 3 limit $? "3 bad samples in a row, the limit is 2" "$tiny/data/3-baf.png"
 "$vlmoe" data check "$tiny/recipe.yaml" >"$tiny/check.log" 2>&1
-train_expected 3 check $? "3 of 15 samples cannot be read" "bad: sample $tiny/data/3-bad.png"
+train_expected 0 check $? "bad: sample $tiny/data/3-bad.png" \
+    "3  png: the file is truncated (first: $tiny/data/3-bad.png)"
+grep -qE "^bad +3$" "$tiny/check.log" || tiny_fail "data check: bad ones: $(cat "$tiny/check.log")"
+"$vlmoe" data check "$tiny/recipe.yaml" data.bad=fail >"$tiny/check.log" 2>&1
+train_expected 3 check $? "3 of 15 samples cannot be read, and data.bad is fail"
 rm "$tiny"/data/3-ba?.*
 
 # ---- samples longer than a row ----
@@ -39,6 +43,25 @@ printf 'word %.0s' $(seq 200) >"$tiny/data/5-long.txt"
 cp tests/data/image/base_444.jpg "$tiny/data/5-long.jpg"
 train_well drop "${walk[@]}" train.steps=12 data.too_long=drop
 [ "$(sum drop dropped_samples)" -eq 1 ] || tiny_fail "too long: $(sum drop dropped_samples) dropped"
+[ "$(sum drop too_long_samples)" -eq 1 ] || tiny_fail "too long: $(sum drop too_long_samples) counted"
+for policy in drop shrink error; do
+    "$vlmoe" data check "$tiny/recipe.yaml" data.too_long=$policy >"$tiny/check.log" 2>&1
+    code=$?
+    if [ $policy = error ]; then
+        train_expected 3 check $code "1 of 13 samples are longer than a row, and data.too_long is error"
+    else
+        train_expected 0 check $code "sample $tiny/data/5-long.jpg" "too long: "
+    fi
+    grep -qE "^bad +0$" "$tiny/check.log" && grep -qE "^too long for a row +1$" "$tiny/check.log" ||
+        tiny_fail "data check: a long sample is not apart from bad ones: $(cat "$tiny/check.log")"
+done
+# What is lost with it: the tokens that its answer would have brought.
+lost=$(sed -nE 's/^supervised tokens lost +([0-9]+)$/\1/p' "$tiny/check.log")
+[ "$(sum drop lost_supervised_tokens)" -eq "$lost" ] || tiny_fail "lost: $(sum drop lost_supervised_tokens), data check: $lost"
+"$vlmoe" data check "$tiny/recipe.yaml" batch.tokens=4096 >"$tiny/large.log" 2>&1
+[ "$(sed -nE 's/^supervised tokens +([0-9]+)$/\1/p' "$tiny/large.log")" -eq \
+    $((lost + $(sed -nE 's/^supervised tokens +([0-9]+)$/\1/p' "$tiny/check.log"))) ] ||
+    tiny_fail "$lost tokens lost are not what a larger row brings"
 [ "$(metric "$(metrics drop)" bad_samples | tail -n 1)" -eq 0 ] || tiny_fail "too long is not bad"
 train_well whole "${walk[@]}" train.steps=12 data.too_long=shrink
 [ "$(sum whole dropped_samples)" -eq 1 ] || tiny_fail "text cannot be shrunk, yet it was not dropped"
@@ -53,6 +76,33 @@ train_well shrink "${small[@]}" data.too_long=shrink
 train_well cut "${small[@]}" data.too_long=drop train.steps=6
 [ "$(sum cut shrunk_samples)" -eq 0 ] || tiny_fail "drop shrank an image"
 rm "$tiny"/data/5-long.*
+
+# ---- each cause has its own count: a missing image is bad, not too long ----
+
+said() { printf '{"messages":[%s{"role":"%s","content":%s}%s]}\n' "$@"; }
+asked='{"role":"user","content":"q"},'
+lines=(data.sources.0.format=openai data.sources.0.prompt= "${walk[@]}")
+{ said "$asked" assistant '"x"' ""
+  said '{"role":"user","content":[{"type":"image_url","image_url":"none.png"}]},' assistant '"x"' ""
+} >"$tiny/z.jsonl"
+train_well z "${lines[@]}" data.sources.0.path="$tiny/z.jsonl" train.steps=2
+bad=$(metric "$(metrics z)" bad_samples | tail -n 1)
+[ "$(sum z too_long_samples) $(sum z unscored_samples) $(sum z dropped_samples)" = "0 0 $bad" ] && [ "$bad" -ge 1 ] ||
+    tiny_fail "a missing image: $(cat "$(metrics z)")"
+{ said "$asked" assistant '"x"' ""; said "" user '"Nobody?"' ""; } >"$tiny/z.jsonl"
+train_well z2 "${lines[@]}" data.sources.0.path="$tiny/z.jsonl" train.steps=2
+unscored=$(sum z2 unscored_samples)
+[ "$(sum z2 too_long_samples) $(sum z2 dropped_samples)" = "0 $unscored" ] && [ "$unscored" -ge 1 ] &&
+    [ "$(metric "$(metrics z2)" bad_samples | tail -n 1)" = 0 ] ||
+    tiny_fail "a sample without an answer: $(cat "$(metrics z2)")"
+said "" user '"Nobody?"' "" >"$tiny/z.jsonl"
+train z3 "${lines[@]}" data.sources.0.path="$tiny/z.jsonl" train.steps=2
+train_expected 3 z3 $? "none can be used: no turn of any of them is to be trained on" "it has no assistant turn"
+said "$asked" assistant '"x"' ',{"role":"assistant","content":"y"}' | sed 's/"content":"[xy]"/&,"weight":0/g' >"$tiny/z.jsonl"
+train z4 "${lines[@]}" data.sources.0.path="$tiny/z.jsonl" train.steps=2
+train_expected 3 z4 $? "no turn of any of them is to be trained on" "none of its 2 assistant turns is to be trained on"
+"$vlmoe" data check "$tiny/recipe.yaml" "${lines[@]}" data.sources.0.path="$tiny/z.jsonl" >"$tiny/check.log" 2>&1
+train_expected 3 check $? "none of 1 samples can be used" "1 have no token to be trained on"
 
 # ---- a poisoned weight: one token's embedding, met in one sample of twelve ----
 

@@ -169,6 +169,15 @@ works train recipes/quickstart.yaml run.folder="$tiny/runs" run.log=warn train.s
 works parity "$tiny/runs/quickstart/model" tests/model/golden/parity.safetensors --out "$tiny/mine.json"
 true_that "parity: the sum" "($(number '^loss') - $(number cross_entropy) - $(number aux_coef) * \
     $(number ' aux_loss'))^2 < 1e-10"
+# Nothing supervised: no loss, no gradients, nothing to compare.
+cp tests/model/golden/parity.safetensors "$tiny/unscored.safetensors"
+header=$(od -An -tu8 -N8 "$tiny/unscored.safetensors" | tr -d ' ')
+read -r from to < <(head -c $((8 + header)) "$tiny/unscored.safetensors" |
+    grep -aoE '"labels":\{[^}]*\}' | grep -oE '\[[0-9]+,[0-9]+\]\}' | tr '[,]}' ' ')
+for ((i = from; i < to; i += 8)); do printf '\234\377\377\377\377\377\377\377'; done |
+    dd of="$tiny/unscored.safetensors" bs=1 seek=$((8 + header + from)) conv=notrunc 2>/dev/null
+"$vlmoe" parity "$tiny/runs/quickstart/model" "$tiny/unscored.safetensors" >"$out" 2>&1
+expected 3 "parity: nothing supervised" $? "$out" "no token is supervised"
 "$vlmoe" parity --help | grep -qF tests/model/golden/parity.safetensors || tiny_fail "parity --help"
 
 # ---- plan: a rank that is not there is refused, not the last one shown ----

@@ -18,7 +18,8 @@ static struct metrics sample(int64_t step)
         .ledger = {.slots = 1000, .supervised = 300, .context = 200, .image = 450,
                    .padding = 50, .patch_slots = 2000, .patches = 1800,
                    .patch_padding = 200, .samples = 9, .images = 7, .mock = 1,
-                   .dropped = 2, .shrunk = 3},
+                   .dropped = 6, .too_long = 2, .bad = 1, .no_loss = 3,
+                   .lost = 55, .shrunk = 3},
         .model_flops = 4e12, .hardware_flops = 6e12, .peak_bytes = 12345,
         .skipped_steps = 1, .bad_samples = 4, .epoch = 2,
         .expert_load_max_over_mean = 1.5,
@@ -54,7 +55,9 @@ static void test_fields(void **state)
         {"useful_tokens_per_s_per_gpu", 950 * 4 / 2.0},     /* 250 ms, two ranks */
         {"model_tflops_per_gpu", 4 * 4 / 2.0}, {"peak_bytes", 12345},
         {"skipped_steps", 1}, {"bad_samples", 4}, {"expert_load_max_over_mean", 1.5},
-        {"z_loss", 0.125}, {"mock_samples", 1}, {"dropped_samples", 2},
+        {"z_loss", 0.125}, {"mock_samples", 1}, {"dropped_samples", 6},
+        {"too_long_samples", 2}, {"unscored_samples", 3},
+        {"lost_supervised_tokens", 55},
         {"shrunk_samples", 3}, {"epoch", 2}, {"vision_load_max_over_mean", 1.125},
         {"vision_load_unbalanced", 2.5}, {"vision_crowded", 6},
     };
