@@ -19,6 +19,8 @@ static const struct format {
     {"qwen", &reader_json},
     {"sharegpt", &reader_json},
     {"openai", &reader_json},
+    {"alpaca", &reader_json},
+    {"imagefolder", &reader_json},
     {"webdataset", &reader_webdataset},
     {"auto", &reader_json},             /* of a file: decided by its samples' keys */
 };
@@ -76,14 +78,20 @@ static bool guess_folder(struct arena *a, const char *path, const char **format_
                          const char **why)
 {
     char **name;
-    int64_t count, shards = 0, images = 0, folders = 0, texts = 0;
+    int64_t count, shards = 0, images = 0, folders = 0, texts = 0, lists = 0;
     if (!folder_list(a, path, &name, &count))
         return false;
     for (int64_t i = 0; i < count; i++) {
         shards += text_ends(name[i], ".tar");
         images += image_named(name[i], false);
+        lists += !strcmp(name[i], metadata_name);
         texts += text_ends(name[i], ".json") || text_ends(name[i], ".jsonl");
         folders += folder_exists(path_join(a, path, name[i]));
+    }
+    if (lists && !shards) {
+        *format_name = "imagefolder";
+        *why = "the folder holds a metadata.jsonl";
+        return true;
     }
     if (shards && images)
         return fail("%s: holds %lld tar shards and %lld images; set the format to "
@@ -172,18 +180,19 @@ static bool open_as(struct arena *a, const struct source_options *o, struct sour
         for (int i = 0; i < COUNT(format); i++)
             names[i] = format[i].name;
         fail("%s: unknown format '%s', nearest is '%s'; expected folder, llava, qwen, "
-             "sharegpt, openai, webdataset or auto", o->path, s->format,
-             text_nearest(s->format, names, COUNT(names)));
+             "sharegpt, openai, alpaca, imagefolder, webdataset or auto", o->path,
+             s->format, text_nearest(s->format, names, COUNT(names)));
         return fail_kind(FAULT_USAGE);
     }
     if (!s->reader->open(a, o, s))
         return false;
     bool json = s->reader == &reader_json;
-    if (json ? o->prompt : o->images) {
-        fail("%s: '%s' says %s; format %s %s", o->path, json ? "prompt" : "images",
-             json ? "what is asked of images with captions"
+    bool asks = json && dialect_named(s->format)->records != DIALECT_CAPTIONS;
+    if (asks ? o->prompt != NULL : !json && o->images) {
+        fail("%s: '%s' says %s; format %s %s", o->path, asks ? "prompt" : "images",
+             asks ? "what is asked of images with captions"
                   : "where the paths in JSON files start", s->format,
-             json ? "has its own questions" : "names no paths");
+             asks ? "has its own questions" : "names no paths");
         return fail_kind(FAULT_USAGE);
     }
     if (why)
@@ -197,6 +206,7 @@ bool source_open(struct arena *a, const struct source_options *o, struct source 
     s->path = arena_text(a, "%s", o->path);
     for (size_t n = strlen(s->path); n > 1 && s->path[n - 1] == '/'; n--)
         ((char *)s->path)[n - 1] = '\0';
+    s->ignore = o->ignore ? arena_text(a, "%s", o->ignore) : NULL;
     s->prompt = o->prompt ? arena_text(a, "%s", o->prompt) : "Describe the image.";
     if (!open_as(a, o, s) || !keep(a, o, s)) {
         source_close(s);
@@ -206,6 +216,8 @@ bool source_open(struct arena *a, const struct source_options *o, struct source 
     s->hash = hash_text(s->hash, s->prompt);
     s->hash = hash_text(s->hash, o->match);
     s->hash = hash_more(s->hash, &o->limit, sizeof o->limit);
+    if (s->ignore)
+        s->hash = hash_text(s->hash, s->ignore);
     *out = s;
     return true;
 }

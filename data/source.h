@@ -4,19 +4,24 @@
  *                without the other is a bad sample
  *   llava, qwen  "conversations" of from/value, "image" or "images": a path or a list;
  *                "<image>" marks each image's place and owns one line break beside it
+ *   imagefolder  metadata.jsonl: "file_name" with "text" or "caption" (Hugging Face)
  *   sharegpt     the same, or "messages" of role/content; text stays exactly as it is
  *                (LLaMA-Factory)
- *   openai       "messages" with content parts; image_url path, file://, data:
+ *   alpaca       "instruction", "input", "output"; images and text as in sharegpt
+ *   openai       "messages" with content parts; image_url path, file://, data:; a part
+ *                {"type": "image"} alone takes the next of "images"
  *   webdataset   tar shards (numbered braces, a glob or a folder) + an index made on
  *                first use beside each
  *   auto         decided by what is there; says what it decided
  *
  * The JSON formats are read from a list [...] or from one object a line, told apart by
- * the first byte.  A key given twice makes a bad sample, as do videos, tool lists and
- * images on the network.  An assistant message with "weight": 0 is silent.
+ * the first byte.  A key given twice makes a bad sample, as do videos, tool lists,
+ * images on the network and keys that nobody knows (docs/data.md).  An assistant
+ * message with "weight": 0, "loss": false or "train": false is silent.
  *
- * "<image>" in text is a placeholder only where the format says so and images are
- * given, then as many; in other formats, and image tokens in any text, stay text.
+ * "<image>" in text is a placeholder only where the format says so, then there are as
+ * many as images; in other formats it stays text beside images.  Without any image it
+ * makes a bad sample: one is missing.
  * A source is read-only after source_open and shared by all workers. */
 #ifndef DATA_SOURCE_H
 #define DATA_SOURCE_H
@@ -33,6 +38,8 @@ struct source_options {
     const char *match;                  /* keep names like this (fnmatch, with "@(a|b)"
                                          * and its like), or, after "!", unlike it */
     int64_t limit;                      /* then keep the first n; 0 all */
+    const char *ignore;                 /* JSON keys and types of shard members that are
+                                         * not read, in words; NULL none */
 };
 MUST_USE bool source_open(struct arena *a, const struct source_options *o,
                           struct source **out);

@@ -29,17 +29,22 @@ extern const struct reader reader_folder, reader_json, reader_webdataset;
 struct source {
     const struct reader *reader;
     const char *path, *format, *prompt;
+    const char *ignore;                 /* words: what is not read; NULL none */
     void *state;                        /* the reader's */
     int64_t total;                      /* samples that the reader knows */
     int64_t count, *kept;               /* after match and limit; NULL: the first */
     uint64_t hash;
 };
 
-/* How a JSON format spells images. */
+#define metadata_name "metadata.jsonl"  /* of format imagefolder, in its folder */
+
+/* How a JSON format spells samples and their images. */
+enum records { DIALECT_TURNS, DIALECT_ALPACA, DIALECT_CAPTIONS };
 struct dialect {
     const char *format;
     bool placeholders;                  /* "<image>" in text stands for an image */
     bool newline;                       /* one line break beside it belongs to it */
+    enum records records;
 };
 /* NULL: no such format. */
 const struct dialect *dialect_named(const char *format);
@@ -55,9 +60,36 @@ struct shelf {
 };
 
 /* Parse one JSON object; duplicate keys and NULs in strings are refused, nesting ends
- * at jansson's limit.  NULL: failed.  The caller json_decref()s it. */
-json_t *json_object_parse(struct bytes text);
-/* A parsed object to messages and images. */
+ * at jansson's limit.  With `turns` a list becomes {"messages": list}.  NULL: failed.
+ * The caller json_decref()s it. */
+json_t *json_object_parse(struct bytes text, bool turns);
+
+/* Keys.  What is null, "", [] or {} is as good as not there. */
+enum level { LEVEL_RECORD, LEVEL_TURN, LEVEL_PART, LEVELS };
+extern const char *const *const keys_about[LEVELS];     /* harmless ones, NULL ends */
+bool value_filled(const json_t *value);
+bool key_filled(const json_t *object, const char *key);
+/* Is every filled key among `used` (NULL ends) or harmless?  Fails naming one that is
+ * not. */
+MUST_USE bool keys_check(const json_t *object, enum level level,
+                         const char *const *used);
+/* Removes the keys named in `words` at any depth. */
+void keys_ignore(json_t *value, const char *words);
+bool word_listed(const char *words, const char *word);
+
+/* The text of an assistant's tool calls, `behind` other text. */
+MUST_USE bool tool_calls_text(struct arena *item, const json_t *calls, bool behind,
+                              const char **out);
+/* The same record with "messages".  NULL: failed.  The caller json_decref()s it. */
+json_t *record_from_alpaca(struct arena *item, const json_t *object);
+/* A record of DIALECT_CAPTIONS. */
+MUST_USE bool sample_from_file_name(struct arena *item, const char *prompt,
+                                    const json_t *object, const struct shelf *shelf,
+                                    struct sample *out);
+/* The object's "caption" or "text", if it has one; must not differ from *out, if that
+ * is a text already. */
+MUST_USE bool caption_of(const json_t *object, struct bytes *out);
+/* A parsed object of turns to messages and images. */
 MUST_USE bool sample_from_json(struct arena *item, const json_t *object,
                                const struct dialect *d, const struct shelf *shelf,
                                struct sample *out);

@@ -149,7 +149,9 @@ static bool record_parse(const struct source *s, int64_t index, struct arena *it
     struct bytes text;
     if (!file_range(item, j->fd, j->record[index].offset, j->record[index].size, &text))
         return false;
-    *out = json_object_parse(text);
+    *out = json_object_parse(text, false);
+    if (*out && s->ignore)
+        keys_ignore(*out, s->ignore);
     return *out != NULL;
 }
 
@@ -200,6 +202,8 @@ static const char *folder_of(struct arena *a, const char *path)
 
 static bool json_open(struct arena *a, const struct source_options *o, struct source *s)
 {
+    if (folder_exists(s->path) && !strcmp(s->format, "imagefolder"))
+        s->path = path_join(a, s->path, metadata_name);
     if (folder_exists(s->path))
         return fail("%s: is a folder, expected a regular file: format %s is one JSON "
                     "file (format folder: images with captions)", s->path, s->format);
@@ -227,7 +231,16 @@ static bool json_read(const struct source *s, int64_t index, struct arena *item,
     json_t *object;
     if (!record_parse(s, index, item, &object))
         return false;
-    bool ok = sample_from_json(item, object, j->dialect, &j->shelf, out);
+    if (j->dialect->records == DIALECT_ALPACA) {
+        json_t *turns = record_from_alpaca(item, object);
+        json_decref(object);
+        if (!turns)
+            return false;
+        object = turns;
+    }
+    bool ok = j->dialect->records == DIALECT_CAPTIONS
+                  ? sample_from_file_name(item, s->prompt, object, &j->shelf, out)
+                  : sample_from_json(item, object, j->dialect, &j->shelf, out);
     json_decref(object);
     return ok;
 }

@@ -1,12 +1,12 @@
-/* source_message.c - one JSON object, or a caption, as a sample.  Apart from
- * source_json.c because tar members hold the same objects.
+/* source_message.c - one JSON object of turns as a sample.  Apart from source_json.c
+ * because tar members hold the same objects.
  *
  *   {"conversations": [{"from": "human", "value": "<image>\nWhat?"}, ...], "image": ""}
  *   {"messages": [{"role": "user", "content": "<image>What?"}, ...], "images": [""]}
  *   {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}, ...]}]}
  *
- * What cannot be honoured (videos, tool lists, sizes of single images) fails: nothing
- * that would change the training is left out in silence. */
+ * What cannot be honoured (videos, tool lists, sizes of single images, keys that nobody
+ * knows) fails: nothing that would change the training is left out in silence. */
 #include "data/source_internal.h"
 
 #include "base/text.h"
@@ -15,10 +15,10 @@ static const char mark[] = "<image>";
 enum { MARK = sizeof mark - 1, QUOTED = 80 };
 
 static const struct dialect dialect[] = {
-    {"llava", true, true},
-    {"qwen", true, true},
-    {"sharegpt", true, false},
-    {"openai", false, false},
+    {"llava", true, true, DIALECT_TURNS},    {"qwen", true, true, DIALECT_TURNS},
+    {"sharegpt", true, false, DIALECT_TURNS}, {"openai", false, false, DIALECT_TURNS},
+    {"alpaca", true, false, DIALECT_ALPACA},
+    {"imagefolder", false, false, DIALECT_CAPTIONS},
 };
 
 const struct dialect *dialect_named(const char *format)
@@ -32,6 +32,10 @@ const struct dialect *dialect_named(const char *format)
 const struct dialect *dialect_of(const json_t *object)
 {
     const json_t *list = json_object_get(object, "messages");
+    if (json_object_get(object, "instruction") && json_object_get(object, "output"))
+        return dialect_named("alpaca");
+    if (json_object_get(object, "file_name") && !list)
+        return dialect_named("imagefolder");
     if (!list)
         return json_object_get(object, "conversations") ? dialect_named("llava") : NULL;
     size_t i;
@@ -43,18 +47,20 @@ const struct dialect *dialect_of(const json_t *object)
     return images ? dialect_named("sharegpt") : NULL;
 }
 
-json_t *json_object_parse(struct bytes text)
+json_t *json_object_parse(struct bytes text, bool turns)
 {
     json_error_t error;
-    json_t *object = json_loadb(text.at, (size_t)text.size, JSON_REJECT_DUPLICATES,
-                                &error);
-    if (!object) {
+    json_t *value = json_loadb(text.at, (size_t)text.size, JSON_REJECT_DUPLICATES,
+                               &error);
+    if (!value) {
         fail("not valid JSON: %s at byte %d", error.text, error.position);
         return NULL;
     }
-    if (json_is_object(object))
-        return object;
-    json_decref(object);
+    if (json_is_array(value) && turns)
+        return json_pack("{s:o}", "messages", value);
+    if (json_is_object(value))
+        return value;
+    json_decref(value);
     fail("a sample must be a JSON object {...}");
     return NULL;
 }
@@ -68,6 +74,9 @@ struct reading {
     const char *list;                   /* "messages" or "conversations" */
     const json_t *turns;
     int placed;                         /* images that have their place */
+    struct image_source *column;        /* [columns] images beside the turns, */
+    bool *used;                         /* that a part has taken */
+    int columns, next;
 };
 
 struct turn {                           /* one entry of the list, by either spelling */
@@ -107,6 +116,8 @@ static bool turn_open(const struct reading *r, size_t i, struct turn *out)
         return fail("%s[%zu].%s: is %s, expected a string", r->list, i, out->role_key,
                     kind_of(out->role));
     bool parts = json_is_array(out->content);
+    if (!value_filled(out->content) && key_filled(object, "tool_calls"))
+        return true;                    /* nothing is said beside the calls */
     if (!json_is_string(out->content) && !parts)
         return fail("%s[%zu].%s: is %s, expected a string%s", r->list, i,
                     out->content_key, kind_of(out->content),
@@ -136,17 +147,31 @@ static bool role_of(const struct reading *r, size_t i, const struct turn *t,
                 "assistant, gpt, tool or observation", r->list, i, t->role_key, name);
 }
 
-/* An assistant turn with "weight": 0 is context, not an answer to learn. */
+/* Is the turn to be trained on?  Spelt "weight" (OpenAI), "loss" (ms-swift) or "train"
+ * (Axolotl).  An assistant turn that is not is context, not an answer to learn. */
 static bool silence_of(const struct reading *r, size_t i, struct message *m)
 {
-    const json_t *weight = json_object_get(json_array_get(r->turns, i), "weight");
-    if (!weight || json_is_null(weight))
-        return true;
-    json_int_t value = json_is_integer(weight) ? json_integer_value(weight) : -1;
-    if (value != 0 && value != 1)
-        return fail("%s[%zu].weight: is %s, expected 0 or 1", r->list, i,
-                    kind_of(weight));
-    m->silent = m->role == ROLE_ASSISTANT && value == 0;
+    static const char *const key[] = {"weight", "loss", "train"};
+    const json_t *turn = json_array_get(r->turns, i);
+    int said = -1;
+    for (int k = 0; k < COUNT(key); k++) {
+        const json_t *given = json_object_get(turn, key[k]);
+        if (!given || json_is_null(given))
+            continue;
+        double number = json_is_boolean(given) ? json_is_true(given)
+                        : json_is_number(given) ? json_number_value(given) : -1;
+        if (number != 0 && number != 1)
+            return fail("%s[%zu].%s: is %s, expected 0 or 1, true or false", r->list, i,
+                        key[k], kind_of(given));
+        if (said >= 0 && said != (int)number)
+            return fail("%s[%zu].%s: says the opposite of the key before it", r->list,
+                        i, key[k]);
+        said = (int)number;
+        if (said && m->role != ROLE_ASSISTANT)
+            return fail("%s[%zu].%s: asks to train on a turn that is not the "
+                        "assistant's", r->list, i, key[k]);
+    }
+    m->silent = m->role == ROLE_ASSISTANT && said == 0;
     return true;
 }
 
@@ -222,89 +247,122 @@ static bool marks_check(struct reading *r)
                 r->out->nimage, quote(r->item, shown));
 }
 
-/* ---- images beside the text: "image" or "images", a path or a list of them ---- */
+/* ---- images: "image" or "images" beside the turns, or in a part ---- */
 
 static const char *image_name(const struct reading *r, int image)
 {
     return arena_text(r->item, "%s image %d", r->out->name, image);
 }
 
+/* A path or URI, or an object that holds one as "path" or "url". */
+static bool image_given(struct reading *r, const json_t *given, int image,
+                        struct image_source *out)
+{
+    static const char *const used[] = {"path", "url", NULL};
+    if (json_is_object(given)) {
+        bool path = key_filled(given, "path");
+        if (!keys_check(given, LEVEL_PART, used))
+            return false;
+        if (path && key_filled(given, "url"))
+            return fail("both 'path' and 'url' are given, expected one of them");
+        given = json_object_get(given, path ? "path" : "url");
+    }
+    if (!json_is_string(given))
+        return fail("is %s, expected a path, a file:// or a data: URI", kind_of(given));
+    return image_reference(r->item, string_copy(r->item, given),
+                           json_string_length(given), r->shelf, image_name(r, image),
+                           out);
+}
+
 static bool images_listed(struct reading *r, const json_t *object, const char *key)
 {
     const json_t *given = json_object_get(object, key);
-    int count = json_is_array(given) ? (int)json_array_size(given) : 1;
-    r->out->image = NEW(r->item, struct image_source, count);
-    for (int i = 0; i < count; i++) {
-        bool list = json_is_array(given);
-        const json_t *one = list ? json_array_get(given, (size_t)i) : given;
-        if (!json_is_string(one))
-            return fail("%s[%d]: is %s, expected a path", key, i, kind_of(one));
-        if (!image_reference(r->item, string_copy(r->item, one),
-                             json_string_length(one), r->shelf, image_name(r, i),
-                             &r->out->image[i]))
+    bool list = json_is_array(given);
+    r->columns = list ? (int)json_array_size(given) : 1;
+    r->column = NEW(r->item, struct image_source, r->columns);
+    for (int i = 0; i < r->columns; i++)
+        if (!image_given(r, list ? json_array_get(given, (size_t)i) : given, i,
+                         &r->column[i]))
             return fail_in("%s[%d]", key, i);
-    }
-    r->out->nimage = count;
     return true;
 }
 
-static bool key_filled(const json_t *object, const char *key)
-{
-    const json_t *value = json_object_get(object, key);
-    return value && !json_is_null(value) &&
-           !(json_is_array(value) && json_array_size(value) == 0);
-}
-
+/* A tar key has its members, in their order; names of them are only counted. */
 static bool images_beside(struct reading *r, const json_t *object)
 {
-    if (!r->shelf->folder) {            /* a tar key's members, in their order */
-        r->out->nimage = r->shelf->count;
-        r->out->image = NEW(r->item, struct image_source, r->shelf->count);
-        for (int i = 0; i < r->shelf->count; i++)
-            r->out->image[i] = r->shelf->member[i];
-        return true;
-    }
     bool one = key_filled(object, "image"), many = key_filled(object, "images");
     if (one && many)
         return fail("both 'image' and 'images' are given, expected one of them");
-    if (!one && !many)
-        return true;
-    return images_listed(r, object, one ? "image" : "images");
+    const char *key = one ? "image" : "images";
+    if (r->shelf->folder)
+        return (!one && !many) || images_listed(r, object, key);
+    const json_t *given = json_object_get(object, key);
+    int named = json_is_array(given) ? (int)json_array_size(given) : one || many;
+    r->columns = r->shelf->count;
+    r->column = NEW(r->item, struct image_source, r->columns);
+    for (int i = 0; i < r->columns; i++)
+        r->column[i] = r->shelf->member[i];
+    return !named || named == r->columns ||
+           fail("%s: names %d images, but the key has %d", key, named, r->columns);
+}
+
+/* Parts without a path take the images beside the turns, one after another. */
+static bool column_take(struct reading *r, struct image_source *out)
+{
+    while (r->next < r->columns && r->used[r->next])
+        r->next++;
+    if (r->next == r->columns)
+        return fail("no path, and no image beside the turns is left for it");
+    r->used[r->next] = true;
+    *out = r->column[r->next];
+    return true;
+}
+
+static bool column_spent(const struct reading *r)
+{
+    for (int i = 0; i < r->columns; i++)
+        if (!r->used[i])
+            return fail("%d images are given beside the turns, but image %d has no "
+                        "part {\"type\": \"image\"}%s", r->columns, i + 1,
+                        r->placed ? "" : "; where '<image>' marks their places, that "
+                                         "is format sharegpt");
+    return true;
 }
 
 /* ---- content as a list of parts ---- */
 
-/* The key that holds a part's image: {"image": "x"}, {"image_url": "x"} or
- * {"image_url": {"url": "x"}}. */
+/* {"image": "x"}, {"image_url": "x"}, {"image_url": {"url": "x"}}, {"url": "x"}, ... */
 static bool image_part(struct reading *r, const json_t *part, const char *type)
 {
     static const char *const size_key[] = {"min_pixels", "max_pixels", "resized_width",
                                            "resized_height"};
+    const char *const used[] = {"type", type, "url", "path", NULL};
+    const char *key = NULL;
     for (int i = 0; i < COUNT(size_key); i++)
-        if (json_object_get(part, size_key[i]))
+        if (key_filled(part, size_key[i]))
             return fail("%s: sizes of single images are not supported; set the limits "
                         "in the recipe", size_key[i]);
-    const json_t *given = json_object_get(part, type);
-    if (json_is_object(given))
-        given = json_object_get(given, "url");
-    int next = r->placed;
-    if (!given && !strcmp(type, "image") && r->shelf->count > next) {
-        r->out->image[r->placed++] = r->shelf->member[next];
-        return true;
+    if (!keys_check(part, LEVEL_PART, used))
+        return false;
+    for (int i = 1; used[i]; i++) {
+        if (key && key_filled(part, used[i]))
+            return fail("both '%s' and '%s' are given, expected one of them", key,
+                        used[i]);
+        key = key_filled(part, used[i]) ? used[i] : key;
     }
-    if (!json_is_string(given))
-        return fail("%s: is %s, expected a path, a file:// or a data: URI", type,
-                    kind_of(given));
-    if (!image_reference(r->item, string_copy(r->item, given),
-                         json_string_length(given), r->shelf, image_name(r, next),
-                         &r->out->image[next]))
-        return fail_in("%s", type);
+    struct image_source *image = &r->out->image[r->placed];
+    if (!key ? !column_take(r, image)
+             : !image_given(r, json_object_get(part, key), r->placed, image))
+        return fail_in("%s", key ? key : type);
+    for (int i = 0; i < r->columns; i++)
+        r->used[i] |= r->column[i].name == image->name;
     r->placed++;
     return true;
 }
 
 static bool part_read(struct reading *r, const json_t *part, struct message *m)
 {
+    static const char *const used[] = {"type", "text", NULL};
     const char *type = json_string_value(json_object_get(part, "type"));
     if (!type)
         return fail("type: is %s, expected a string",
@@ -320,6 +378,8 @@ static bool part_read(struct reading *r, const json_t *part, struct message *m)
     const json_t *text = json_object_get(part, "text");
     if (!json_is_string(text))
         return fail("text: is %s, expected a string", kind_of(text));
+    if (!keys_check(part, LEVEL_PART, used))
+        return false;
     if (json_string_length(text))
         piece_add(m, -1, string_copy(r->item, text));
     return true;
@@ -329,7 +389,7 @@ static bool parts_read(struct reading *r, size_t i, const struct turn *t,
                        struct message *m)
 {
     size_t count = json_array_size(t->content);
-    m->piece = NEW(r->item, struct piece, count);
+    m->piece = NEW(r->item, struct piece, count + 1);
     for (size_t k = 0; k < count; k++)
         if (!part_read(r, json_array_get(t->content, k), m))
             return fail_in("%s[%zu].%s[%zu]", r->list, i, t->content_key, k);
@@ -347,26 +407,55 @@ static bool parts_room(struct reading *r)
         room += json_is_array(t.content) ? json_array_size(t.content) : 0;
     }
     r->out->image = NEW(r->item, struct image_source, room);
+    r->used = NEW(r->item, bool, r->columns);
     return true;
 }
 
 /* ---- the whole object ---- */
 
+static bool content_read(struct reading *r, size_t i, const struct turn *t,
+                         struct message *m)
+{
+    if (json_is_array(t->content))
+        return parts_read(r, i, t, m);
+    if (r->dialect->placeholders && r->columns) {
+        text_cut(r, m, json_string_value(t->content));
+        return true;
+    }
+    m->piece = NEW(r->item, struct piece, 2);
+    if (json_string_length(t->content))
+        piece_add(m, -1, string_copy(r->item, t->content));
+    return true;
+}
+
+/* Written behind what is said, as the template does. */
+static bool calls_read(struct reading *r, size_t i, struct message *m)
+{
+    const json_t *turn = json_array_get(r->turns, i);
+    const char *text;
+    if (!key_filled(turn, "tool_calls"))
+        return true;
+    if (m->role != ROLE_ASSISTANT)
+        return fail("%s[%zu].tool_calls: in a turn that is not the assistant's",
+                    r->list, i);
+    if (!tool_calls_text(r->item, json_object_get(turn, "tool_calls"), m->npiece > 0,
+                         &text))
+        return fail_in("%s[%zu].tool_calls", r->list, i);
+    piece_add(m, -1, text);
+    return true;
+}
+
 static bool turn_read(struct reading *r, size_t i, struct message *m)
 {
     struct turn t;
-    if (!turn_open(r, i, &t) || !role_of(r, i, &t, &m->role) || !silence_of(r, i, m))
+    if (!turn_open(r, i, &t))
         return false;
-    if (json_is_array(t.content))
-        return parts_read(r, i, &t, m);
-    if (r->out->nimage) {
-        text_cut(r, m, json_string_value(t.content));
-        return true;
-    }
-    m->piece = NEW(r->item, struct piece, 1);
-    if (json_string_length(t.content))
-        piece_add(m, -1, string_copy(r->item, t.content));
-    return true;
+    const char *const used[] = {t.role_key, t.content_key, "weight", "loss", "train",
+                                "tool_calls", NULL};
+    return role_of(r, i, &t, &m->role) && silence_of(r, i, m) &&
+           (keys_check(json_array_get(r->turns, i), LEVEL_TURN, used) ||
+            fail_in("%s[%zu]", r->list, i)) &&
+           content_read(r, i, &t, m) && calls_read(r, i, m);
 }
 
 static bool list_find(struct reading *r, const json_t *object)
@@ -399,62 +488,59 @@ static bool unsupported_check(const json_t *object)
     return true;
 }
 
+/* A placeholder without an image: an image is missing, and without it the text would
+ * teach to talk about what is not there. */
+static bool images_missing(struct reading *r)
+{
+    for (int i = 0; i < r->out->nmessage; i++)
+        for (int k = 0; k < r->out->message[i].npiece; k++) {
+            const char *text = r->out->message[i].piece[k].text;
+            if (text && marks_in(text))
+                return fail("'%s' stands in the text, but no image is given; text "
+                            "begins '%s'", mark, quote(r->item, text));
+        }
+    return true;
+}
+
+static bool system_read(struct reading *r, const json_t *object)
+{
+    const json_t *system = json_object_get(object, "system");
+    if (system && !json_is_null(system) && !json_is_string(system))
+        return fail("system: is %s, expected a string", kind_of(system));
+    if (json_string_length(system)) {
+        struct message *m = &r->out->message[r->out->nmessage++];
+        m->role = ROLE_SYSTEM;
+        m->piece = NEW(r->item, struct piece, 1);
+        piece_add(m, -1, string_copy(r->item, system));
+    }
+    return true;
+}
+
+static bool turns_read(struct reading *r, const json_t *object)
+{
+    size_t turns = json_array_size(r->turns);
+    r->out->message = NEW(r->item, struct message, turns + 1);
+    if (!system_read(r, object))
+        return false;
+    for (size_t i = 0; i < turns; i++)
+        if (!turn_read(r, i, &r->out->message[r->out->nmessage++]))
+            return false;
+    r->out->nimage = r->placed;
+    return r->placed || images_missing(r);
+}
+
 bool sample_from_json(struct arena *item, const json_t *object, const struct dialect *d,
                       const struct shelf *shelf, struct sample *out)
 {
     struct reading r = {.item = item, .dialect = d, .shelf = shelf, .out = out};
     if (!list_find(&r, object) || !unsupported_check(object))
         return false;
-    if (!d->placeholders && shelf->folder &&
-        (key_filled(object, "image") || key_filled(object, "images")))
-        return fail("images beside the messages are format sharegpt, not %s",
-                    d->format);
-    if (d->placeholders ? !images_beside(&r, object) : !parts_room(&r))
+    const char *const used[] = {r.list, "system", "image", "images", "tools", NULL};
+    if (!keys_check(object, LEVEL_RECORD, used) || !images_beside(&r, object))
         return false;
-    if (out->nimage && !marks_check(&r))
-        return false;
-    const json_t *system = json_object_get(object, "system");
-    if (system && !json_is_null(system) && !json_is_string(system))
-        return fail("system: is %s, expected a string", kind_of(system));
-    size_t turns = json_array_size(r.turns);
-    out->message = NEW(item, struct message, turns + 1);
-    if (json_string_length(system)) {
-        struct message *m = &out->message[out->nmessage++];
-        *m = (struct message){.role = ROLE_SYSTEM, .piece = NEW(item, struct piece, 1)};
-        piece_add(m, -1, string_copy(item, system));
-    }
-    for (size_t i = 0; i < turns; i++)
-        if (!turn_read(&r, i, &out->message[out->nmessage++]))
-            return false;
-    out->nimage = r.placed;
-    return true;
-}
-
-bool sample_from_caption(struct arena *item, const char *prompt, struct bytes caption,
-                         struct sample *out)
-{
-    if (caption.size >= 3 && !memcmp(caption.at, "\xef\xbb\xbf", 3))
-        caption = (struct bytes){caption.at + 3, caption.size - 3};
-    for (; caption.size && is_blank(caption.at[0]); caption.at++)
-        caption.size--;
-    while (caption.size && is_blank(caption.at[caption.size - 1]))
-        caption.size--;
-    if (!caption.size)
-        return fail("the caption is empty");
-    if (!text_utf8(caption.at, caption.size) ||
-        memchr(caption.at, '\0', (size_t)caption.size))
-        return fail("the caption is not UTF-8 text");
-    out->nmessage = 2;
-    out->message = NEW(item, struct message, 2);
-    struct message *user = &out->message[0], *answer = &out->message[1];
-    *user = (struct message){.role = ROLE_USER,
-                             .piece = NEW(item, struct piece, out->nimage + 1)};
-    for (int i = 0; i < out->nimage; i++)
-        piece_add(user, i, NULL);
-    if (*prompt)
-        piece_add(user, -1, arena_text(item, "%s", prompt));
-    *answer = (struct message){.role = ROLE_ASSISTANT,
-                               .piece = NEW(item, struct piece, 1)};
-    piece_add(answer, -1, arena_copy(item, caption.at, (size_t)caption.size));
-    return true;
+    if (!d->placeholders)
+        return parts_room(&r) && turns_read(&r, object) && column_spent(&r);
+    out->image = r.column;
+    out->nimage = r.columns;
+    return (!r.columns || marks_check(&r)) && turns_read(&r, object);
 }

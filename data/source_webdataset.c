@@ -1,8 +1,9 @@
 /* source_webdataset.c - tar shards whose members share a key: the name up to the first
  * dot of its last part.  A sample is a key's images (several in the shard's order) with
- * .json (messages, as in source_message.c) or a caption: .txt, else the JSON's
- * "caption".  A member of another type makes its sample bad, unless it is known to be
- * about the sample (a class, a hash): something to learn from would be lost.
+ * .json (messages, as in source_message.c; or the list of them alone) or a caption: in
+ * .txt, or the JSON's "caption" or "text".  A member of another type makes its sample
+ * bad, unless it is known to be about the sample (a class, a hash): something to learn
+ * from would be lost.
  *
  * Names inside a shard are labels only: nothing is ever opened or written by them. */
 #include "data/source_internal.h"
@@ -231,22 +232,24 @@ static bool text_once(const char *label, struct bytes *had, struct bytes got)
 }
 
 /* Types of members that say something about a sample, and nothing to learn. */
-static bool about(const char *name)
+static bool about(const struct source *s, const char *name)
 {
     static const char *const type[] = {".cls", ".cls2", ".id", ".idx", ".index", ".key",
                                        ".url", ".md5", ".sha256", ".license"};
     for (int i = 0; i < COUNT(type); i++)
         if (text_ends(name, type[i]))
             return true;
-    return false;
+    const char *dot = strrchr(name, '.');
+    return dot && s->ignore && word_listed(s->ignore, dot + 1);
 }
 
-static bool member_read(struct arena *item, int fd, const struct shard *d,
-                        const struct tar_member *m, struct contents *c)
+static bool member_read(const struct source *s, struct arena *item, int fd,
+                        const struct shard *d, const struct tar_member *m,
+                        struct contents *c)
 {
     const char *label = base_name(m->name);
     bool image = image_named(m->name, true), json = text_ends(m->name, ".json");
-    if (about(m->name))
+    if (about(s, m->name))
         return true;
     if (!image && !json && !text_ends(m->name, ".txt"))
         return fail("member %s is of unknown type, expected .jpg, .png, .webp, .json "
@@ -273,9 +276,10 @@ static bool member_read(struct arena *item, int fd, const struct shard *d,
     return true;
 }
 
-static bool group_read(const struct webdataset *w, const struct group *g,
+static bool group_read(const struct source *s, const struct group *g,
                        struct arena *item, struct contents *c)
 {
+    const struct webdataset *w = s->state;
     const struct shard *d = &w->shard[g->shard];
     int fd;
     if (!file_descriptor(d->path, O_RDONLY, &fd))
@@ -284,7 +288,7 @@ static bool group_read(const struct webdataset *w, const struct group *g,
     c->label = NEW(item, const char *, g->count);
     bool ok = tar_index_fresh(&d->index, fd);
     for (int32_t i = 0; i < g->count && ok; i++)
-        ok = member_read(item, fd, d, &d->index.member[g->first + i], c);
+        ok = member_read(s, item, fd, d, &d->index.member[g->first + i], c);
     close(fd);
     return ok;
 }
@@ -296,18 +300,21 @@ static bool contents_sample(const struct source *s, struct arena *item,
     if (json_object_get(object, "messages") ||
         json_object_get(object, "conversations")) {
         const struct dialect *d = dialect_of(object);
+        if (c->text.at)
+            return fail("both a .txt member and turns in the .json; which is meant? "
+                        "name the other in the source's 'ignore'");
         struct shelf shelf = {.count = c->count, .member = c->image, .label = c->label};
         return sample_from_json(item, object, d ? d : dialect_named("sharegpt"), &shelf,
                                 out);
     }
-    const json_t *caption = json_object_get(object, "caption");
+    static const char *const used[] = {"caption", "text", NULL};
     struct bytes text = c->text;
-    if (!text.at && json_is_string(caption))
-        text = (struct bytes){(char *)json_string_value(caption),
-                              (int64_t)json_string_length(caption)};
+    if (object && !(keys_check(object, LEVEL_RECORD, used) &&
+                    caption_of(object, &text)))
+        return fail_in("json");
     if (!text.at)
         return fail("no text, expected a .txt member or a .json member with "
-                    "'messages', 'conversations' or 'caption'");
+                    "'messages', 'conversations', 'caption' or 'text'");
     if (!c->count)
         return fail("a caption, but no image");
     out->nimage = c->count;
@@ -320,11 +327,13 @@ static bool webdataset_read(const struct source *s, int64_t index, struct arena 
 {
     const struct webdataset *w = s->state;
     struct contents c = {0};
-    if (!group_read(w, &w->group[index], item, &c))
+    if (!group_read(s, &w->group[index], item, &c))
         return false;
     json_t *object = NULL;
-    if (c.json.at && !(object = json_object_parse(c.json)))
+    if (c.json.at && !(object = json_object_parse(c.json, true)))
         return fail_in("json");
+    if (object && s->ignore)
+        keys_ignore(object, s->ignore);
     bool ok = contents_sample(s, item, &c, object, out);
     json_decref(object);
     return ok;

@@ -288,6 +288,7 @@ static bool sources_open(struct session *s, struct mix_part *part)
         const struct source_options o = {
             .path = x->path, .format = x->format, .images = or_null(x->images),
             .prompt = or_null(x->prompt), .match = or_null(x->match), .limit = x->limit,
+            .ignore = or_null(x->ignore),
         };
         if (!source_open(&s->arena, &o, &s->source[i]))
             return false;

@@ -3,6 +3,7 @@
 #include "tests/data/scratch.h"
 
 #include "base/log.h"
+#include "data/source_internal.h"
 
 static char *read_text(struct scratch *s, const struct source *from, int64_t index)
 {
@@ -70,11 +71,56 @@ static void test_spellings(void **state)
          "0}, "
          "{\"role\": \"tool\", \"content\": \"\"}]}",
          "system[Be short.] user[What?<0><1><2>] silent assistant[A cat.] tool[]"},
-        /* text stays text where no image is given, or the format has no placeholders */
-        {"llava",
-         "{\"conversations\": [{\"from\": \"human\", \"value\": "
-         "\"<image>\\nWhat?\"}]}",
-         "user[<image>\nWhat?]"},
+        /* an image part without a path takes the next beside the turns (TRL) */
+        {"openai",
+         "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\", "
+         "\"text\": null}, {\"type\": \"text\", \"text\": \"?\", \"index\": null}, "
+         "{\"type\": \"image\", \"url\": \"b.png\"}, {\"type\": \"image\"}]}], "
+         "\"images\": [\"a.png\", {\"path\": \"c.png\", \"bytes\": null}]}",
+         "user[<0>?<1><2>]"},
+        {"alpaca",
+         "{\"instruction\": \"Sum up.\", \"input\": \"Long.\", \"output\": \"Short.\", "
+         "\"system\": \"Be brief.\", \"history\": [[\"a\", \"b\"]]}",
+         "system[Be brief.] user[a] assistant[b] user[Sum up.\nLong.] "
+         "assistant[Short.]"},
+        {"alpaca",
+         "{\"instruction\": \"<image>What?\", \"input\": \"\", \"output\": \"A cat.\", "
+         "\"images\": [\"a.png\"]}",
+         "user[<0>What?] assistant[A cat.]"},
+        {"imagefolder", "{\"file_name\": \"a.png\", \"text\": \" A cat. \", \"id\": 7}",
+         "user[<0>Describe the image.] assistant[A cat.]"},
+        {"imagefolder",
+         "{\"file_name\": \"a.png\", \"caption\": \"A cat.\", \"text\": \"A cat.\"}",
+         "user[<0>Describe the image.] assistant[A cat.]"},
+        /* which turns are trained on, in the world's spellings */
+        {"openai",
+         "{\"messages\": [{\"role\": \"user\", \"content\": \"q\", \"loss\": false}, "
+         "{\"role\": \"assistant\", \"content\": \"a\", \"loss\": false}, "
+         "{\"role\": \"assistant\", \"content\": \"b\", \"train\": false}, "
+         "{\"role\": \"assistant\", \"content\": \"c\", \"weight\": 0.0}, "
+         "{\"role\": \"assistant\", \"content\": \"d\", \"loss\": true, \"weight\": "
+         "1}, "
+         "{\"role\": \"assistant\", \"content\": \"e\", \"loss\": null}]}",
+         "user[q] silent assistant[a] silent assistant[b] silent assistant[c] "
+         "assistant[d] assistant[e]"},
+        /* calls as the family's template writes them */
+        {"openai",
+         "{\"messages\": [{\"role\": \"assistant\", \"content\": \"So:\", "
+         "\"tool_calls\": [{\"id\": \"1\", \"type\": \"function\", \"function\": "
+         "{\"name\": \"f\", \"arguments\": {\"a\": [1, \"\\u001F/\\u00e4\"], \"b\": "
+         "null}}}, {\"name\": \"g\", \"arguments\": \"{ }\"}]}, {\"role\": "
+         "\"assistant\", \"content\": null, \"tool_calls\": [{\"function\": {\"name\": "
+         "\"h\", \"arguments\": {}}}]}]}",
+         "assistant[So:\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1, "
+         "\"\\u001f/\xc3\xa4\"], \"b\": null}}\n</tool_call>\n<tool_call>\n{\"name\": "
+         "\"g\", \"arguments\": { }}\n</tool_call>] assistant[<tool_call>\n{\"name\": "
+         "\"h\", \"arguments\": {}}\n</tool_call>]"},
+        /* nothing is as good as not there */
+        {"sharegpt",
+         "{\"image\": \"\", \"videos\": [], \"odd\": {}, \"messages\": [{\"role\": "
+         "\"user\", \"content\": \"q\", \"tool_calls\": null, \"odd\": \"\"}]}",
+         "user[q]"},
+        /* text stays text where the format has no placeholders */
         {"openai",
          "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": "
          "\"text\", \"text\": \"<image><|image_pad|>\"}, {\"type\": \"image\", "
@@ -183,6 +229,87 @@ static void test_bad(void **state)
          "\"tools\": \"[{}]\"}",
          "tools: not supported"},
         {"sharegpt", "{\"messages\": [], \"messages\": []}", "duplicate"},
+        {"llava",
+         "{\"conversations\": [{\"from\": \"human\", \"value\": \"<image>\\nWhat?\"}]}",
+         "'<image>' stands in the text, but no image is given; text begins '<image> "
+         "What?'"},
+        {"openai",
+         "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", "
+         "\"text\": \"<image>\"}]}]}",
+         "no image is given"},
+        {"alpaca", "{\"instruction\": \"<image>\", \"output\": \"x\"}",
+         "no image is given"},
+        {"alpaca", "{\"instruction\": \"x\", \"input\": 7}", "expected strings"},
+        {"alpaca", "{\"instruction\": \"x\"}", "output: expected a string"},
+        {"alpaca", "{\"instruction\": \"x\", \"output\": \"y\", \"history\": [7]}",
+         "history[0]: expected a pair"},
+        {"alpaca", "{\"instruction\": \"x\", \"output\": \"y\", \"rejected\": \"z\"}",
+         "the key 'rejected' is not read"},
+        {"imagefolder", "{\"file_name\": \"a.png\", \"label\": 3, \"text\": \"x\"}",
+         "the key 'label' is not read"},
+        {"imagefolder", "{\"file_name\": \"a.png\"}", "neither 'text' nor 'caption'"},
+        {"imagefolder", "{\"file_name\": 7, \"text\": \"x\"}",
+         "expected an image's path"},
+        {"imagefolder",
+         "{\"file_name\": \"a.png\", \"text\": \"x\", \"caption\": \"y\"}",
+         "'text' is another text than 'caption'"},
+        {"openai",
+         "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}]}",
+         "messages[0].content[0]: image: no path, and no image beside the turns"},
+        {"openai",
+         "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}], "
+         "\"images\": [\"a\", \"b\"]}",
+         "2 images are given beside the turns, but image 2 has no part"},
+        {"openai",
+         "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\", "
+         "\"image\": \"a\", \"url\": \"b\"}]}]}",
+         "both 'image' and 'url' are given"},
+        {"openai",
+         "{\"messages\": [{\"role\": \"user\", \"content\": \"x\", \"loss\": true}]}",
+         "messages[0].loss: asks to train on a turn that is not the assistant's"},
+        {"openai",
+         "{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", \"loss\": "
+         "false, \"weight\": 1}]}",
+         "messages[0].loss: says the opposite"},
+        {"openai",
+         "{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", \"train\": "
+         "\"no\"}]}",
+         "messages[0].train: is a string, expected 0 or 1"},
+        {"openai",
+         "{\"messages\": [{\"role\": \"user\", \"content\": \"x\", \"tool_calls\": "
+         "[{}]}]}",
+         "messages[0].tool_calls: in a turn that is not"},
+        {"openai",
+         "{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", "
+         "\"tool_calls\": [{\"name\": \"f\", \"arguments\": {\"a\": 0.1}}]}]}",
+         "messages[0].tool_calls: [0]: arguments: expected a string"},
+        {"openai",
+         "{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", "
+         "\"tool_calls\": [{\"name\": \"f\", \"arguments\": {}, \"x\": 1}]}]}",
+         "messages[0].tool_calls: [0]: the key 'x' is not read"},
+        {"openai",
+         "{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", "
+         "\"function_call\": {\"name\": \"f\"}}]}",
+         "messages[0]: the key 'function_call' is not read"},
+        {"openai",
+         "{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", "
+         "\"reasoning_content\": \"hm\"}]}",
+         "messages[0]: the key 'reasoning_content' is not read"},
+        {"openai",
+         "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", "
+         "\"text\": \"x\", \"bold\": true}]}]}",
+         "messages[0].content[0]: the key 'bold' is not read"},
+        {"openai",
+         "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image_url\", "
+         "\"image_url\": {\"url\": \"x\", \"crop\": [1]}}]}]}",
+         "messages[0].content[0]: image_url: the key 'crop' is not read"},
+        {"sharegpt",
+         "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"chosen\": 1}",
+         "the key 'chosen' is not read"},
+        {"sharegpt",
+         "{\"images\": [{\"path\": \"a\", \"bytes\": \"AAAA\"}], \"messages\": "
+         "[{\"role\": \"user\", \"content\": \"<image>\"}]}",
+         "images[0]: the key 'bytes' is not read"},
         {"sharegpt", "{\"messages\": [{\"role\": \"user\", \"content\": \"\\u0000\"}]}",
          "not valid JSON"},
         {"sharegpt", "{\"messages\": [{\"role\": \"user\", \"content\": \"\xff\"}]}",
@@ -209,7 +336,7 @@ static void test_list_and_lines(void **state)
     static const char *const record[] = {
         "{\"messages\": [{\"role\": \"user\", \"content\": \"a ] } , [ { \\\" "
         "\\\\\"}]}",
-        "{\"messages\": [{\"role\": \"user\", \"content\": \"b\"}], \"n\": [[1, 2], "
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"b\"}], \"meta\": [[1, 2], "
         "{}]}",
         "{\"messages\": [{\"role\": \"user\", \"content\": \"c\"}]}"};
     const char *expected[] = {"user[a ] } , [ { \" \\]", "user[b]", "user[c]"};
@@ -274,6 +401,128 @@ static void test_list_broken(void **state)
     scratch_remove(&s);
 }
 
+/* Records as the world has them. */
+static void test_cases(void **state)
+{
+    (void)state;
+    struct scratch s = scratch_make();
+    static const struct {
+        const char *file, *format;
+        int index;
+        const char *expected;
+    } row[] = {
+        {"loss_false.jsonl", "openai", 0,
+         "user[Hi] silent assistant[bad] user[Hi] assistant[good]"},
+        {"tool_calls.jsonl", "openai", 0,
+         "user[Hi] assistant[<tool_call>\n{\"name\": \"f\", \"arguments\": "
+         "{}}\n</tool_call>] tool[7] assistant[Seven]"},
+        {"trl.jsonl", "openai", 0, "user[<0>q] assistant[ok]"},
+        {"box.jsonl", "openai", 0,
+         "user[find it] assistant[<|box_start|>(1,2)<|box_end|>]"},
+        {"think.json", "openai", 0,
+         "user[q <|box_start|>(1,2)<|box_end|>] assistant[<think>z</think> a]"},
+        {"fifo.jsonl", "openai", 0, "user[<0>] assistant[ok]"},
+        {"null.json", "llava", 0,
+         "bad: tests/data/rows/null.json[0]: '<image>' stands"},
+        {"null.json", "llava", 1,
+         "bad: tests/data/rows/null.json[1]: '<image>' stands"},
+        {"null.json", "llava", 2,
+         "bad: tests/data/rows/null.json[2]: '<image>' stands"},
+        {"null.json", "llava", 3,
+         "bad: tests/data/rows/null.json[3]: '<image>' stands"},
+        {"null.json", "llava", 4,
+         "bad: tests/data/rows/null.json[4]: '<image>' stands"},
+        {"null.json", "llava", 5,
+         "bad: tests/data/rows/null.json[5]: both 'image' and 'images' are given"}};
+    for (int i = 0; i < COUNT(row); i++) {
+        struct source *from =
+            scratch_open(&s, path_join(&s.arena, "tests/data/rows", row[i].file), NULL);
+        assert_string_equal(source_format(from), row[i].format);
+        char *got = read_text(&s, from, row[i].index);
+        if (!text_starts(got, row[i].expected))
+            fail_msg("%s: expected %s, got %s", row[i].file, row[i].expected, got);
+        source_close(from);
+    }
+    scratch_remove(&s);
+}
+
+/* What the source's 'ignore' names need not be read, at any depth; nothing else. */
+static void test_ignore(void **state)
+{
+    (void)state;
+    struct scratch s = scratch_make();
+    struct source_options o = {
+        .path = scratch_text(&s, "x.jsonl",
+                             "{\"messages\": [{\"role\": \"user\", \"content\": "
+                             "[{\"type\": \"text\", \"text\": \"a\", \"bold\": 1}], "
+                             "\"note\": {\"x\": 1}}], \"judge\": 1}"),
+    };
+    static const char *const words[] = {"judge, note,bold", "judge note", "note bold",
+                                        "judge bold", "judg note bold judges"};
+    static const char *const expected[] = {"user[a]", "key 'bold'", "key 'judge'",
+                                           "key 'note'", "key 'judge'"};
+    for (int i = 0; i < COUNT(words); i++) {
+        struct source *from;
+        o.ignore = words[i];
+        assert_ok(source_open(&s.arena, &o, &from));
+        assert_non_null(strstr(read_text(&s, from, 0), expected[i]));
+        source_close(from);
+    }
+    scratch_remove(&s);
+}
+
+/* The page that users read lists the keys that need not be named. */
+static void test_page(void **state)
+{
+    (void)state;
+    struct arena a = arena_make("page");
+    struct bytes page;
+    assert_ok(file_read(&a, "docs/data.md", 1 << 20, &page));
+    const char *from[] = {"- of a record:", "- of a turn:", "- of a part,",
+                          "- of a shard,"};
+    int listed = 0, known = 0;
+    for (int level = 0; level < LEVELS; level++) {
+        char *begin = strstr(page.at, from[level]),
+             *end = strstr(begin, from[level + 1]);
+        assert_true(begin && end);
+        const char *list = arena_copy(&a, begin, (size_t)(end - begin));
+        for (const char *at = list; (at = strchr(at, '`')); at++)
+            listed++;
+        for (int i = 0; keys_about[level][i]; i++, known++)
+            if (!strstr(list, arena_text(&a, "`%s`", keys_about[level][i])))
+                fail_msg("docs/data.md lacks `%s`", keys_about[level][i]);
+    }
+    assert_int_equal(listed, 2 * known);
+    arena_free(&a);
+}
+
+/* metadata.jsonl beside images makes their folder a source. */
+static void test_imagefolder(void **state)
+{
+    (void)state;
+    struct scratch s = scratch_make();
+    scratch_png(&s, "set/sub/a.png");
+    scratch_text(&s, "set/metadata.jsonl",
+                 "{\"file_name\": \"sub/a.png\", \"text\": \"A cat.\"}\n"
+                 "{\"file_name\": \"sub/b.png\", \"text\": \"Gone.\"}\n");
+    struct source_options o = {.path = path_join(&s.arena, s.folder, "set"),
+                               .prompt = "What?"};
+    struct source *from;
+    struct sample got;
+    struct bytes file;
+    assert_ok(source_open(&s.arena, &o, &from));
+    assert_string_equal(source_format(from), "imagefolder");
+    assert_string_equal(read_text(&s, from, 0), "user[<0>What?] assistant[A cat.]");
+    assert_ok(source_read(from, 0, &s.arena, &got));
+    assert_ok(image_source_read(&s.arena, &got.image[0], &file));
+    assert_int_equal(file.size, sizeof png);
+    assert_ok(source_read(from, 1, &s.arena, &got));
+    assert_false(image_source_read(&s.arena, &got.image[0], &file));
+    ASSERT_SAYS("set/sub/b.png");
+    source_close(from);
+    scratch_remove(&s);
+}
+
 static void test_auto(void **state)
 {
     (void)state;
@@ -285,6 +534,8 @@ static void test_auto(void **state)
         {"{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"images\": []}",
          "sharegpt"},
         {"{\"messages\": [{\"role\": \"user\", \"content\": []}]}", "openai"},
+        {"{\"instruction\": \"x\", \"output\": \"y\"}", "alpaca"},
+        {"{\"file_name\": \"x\", \"text\": \"y\"}", "imagefolder"},
         {"broken\n{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}\n"
          "{\"messages\": [{\"role\": \"user\", \"content\": []}]}",
          "openai"},
@@ -479,6 +730,8 @@ int main(void)
         cmocka_unit_test(test_list_broken), cmocka_unit_test(test_auto),
         cmocka_unit_test(test_images),      cmocka_unit_test(test_options),
         cmocka_unit_test(test_hash),        cmocka_unit_test(test_shrunk),
+        cmocka_unit_test(test_cases),       cmocka_unit_test(test_ignore),
+        cmocka_unit_test(test_page),        cmocka_unit_test(test_imagefolder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

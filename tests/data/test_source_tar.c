@@ -132,6 +132,32 @@ static void test_members(void **state)
             "{\"conversations\": [{\"from\": \"human\", \"value\": "
             "\"<image><image>\"}]}");
     tar_add(&t, "009.json", "{\"conversations\": ");
+    tar_png(&t, "list.png");
+    tar_add(&t, "list.json",
+            "[{\"from\": \"human\", \"value\": \"<image>What?\"}, {\"from\": \"gpt\", "
+            "\"value\": \"A cat.\"}]");
+    tar_png(&t, "text.png");
+    tar_add(&t, "text.json", "{\"text\": \"A cow.\", \"NSFW\": \"no\"}");
+    tar_png(&t, "both.png");
+    tar_add(&t, "both.txt", "A cow.\n");
+    tar_add(&t, "both.json", "{\"caption\": \"A cow.\"}");
+    tar_png(&t, "differ.png");
+    tar_add(&t, "differ.txt", "A cow.");
+    tar_add(&t, "differ.json", "{\"caption\": \"A dog.\"}");
+    tar_png(&t, "turns.png");
+    tar_add(&t, "turns.txt", "A cow.");
+    tar_add(&t, "turns.json", "[{\"role\": \"user\", \"content\": \"<image>\"}]");
+    tar_png(&t, "odd.png");
+    tar_add(&t, "odd.txt", "A cow.");
+    tar_add(&t, "odd.json", "{\"region\": [1, 2]}");
+    tar_png(&t, "spare.png");
+    tar_add(&t, "spare.json",
+            "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", "
+            "\"text\": \"?\"}]}]}");
+    tar_png(&t, "count.png");
+    tar_add(&t, "count.json",
+            "{\"conversations\": [{\"from\": \"human\", \"value\": \"<image>\"}], "
+            "\"images\": [\"a\", \"b\"]}");
     tar_png(&t, "010.png");
     tar_add(&t, "010.json",
             "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": "
@@ -153,6 +179,14 @@ static void test_members(void **state)
         "x.tar:008: 2 '<image>' placeholders but 1 images; text begins "
         "'<image><image>'",
         "x.tar:009: json: not valid JSON",
+        "user[<0>What?] assistant[A cat.]",
+        "user[<0>Describe the image.] assistant[A cow.]",
+        "user[<0>Describe the image.] assistant[A cow.]",
+        "x.tar:differ: json: 'caption' is another text than the .txt member",
+        "x.tar:turns: both a .txt member and turns in the .json",
+        "x.tar:odd: json: the key 'region' is not read",
+        "x.tar:spare: 1 images are given beside the turns, but image 1 has no part",
+        "x.tar:count: images: names 2 images, but the key has 1",
         "user[<image><0>]",
     };
     const char *path = tar_write(&s, "x.tar", &t);
@@ -352,6 +386,32 @@ static void test_cases(void **state)
             ASSERT_SAYS(expected[i]);
     }
     source_close(from);
+    scratch_remove(&s);
+}
+
+/* Types of members and keys that the source's 'ignore' names need not be read. */
+static void test_ignore(void **state)
+{
+    (void)state;
+    struct scratch s = scratch_make();
+    struct text t = text_make(&s.arena);
+    tar_png(&t, "a.png");
+    tar_add(&t, "a.npy", "x");
+    tar_add(&t, "a.txt", "A.");
+    tar_add(&t, "a.json", "{\"caption\": \"B.\", \"odd\": 1}");
+    const char *path = tar_write(&s, "x.tar", &t);
+    static const char *const words[] = {"npy caption odd", "caption odd", "npy odd",
+                                        "npy caption", "npy, odd, txt"};
+    static const char *const expected[] = {
+        "assistant[A.]", "member a.npy is of unknown", "'caption' is another",
+        "key 'odd'", "assistant[B.]"};
+    for (int i = 0; i < COUNT(words); i++) {
+        struct source_options o = {.path = path, .ignore = words[i]};
+        struct source *from;
+        assert_ok(source_open(&s.arena, &o, &from));
+        assert_non_null(strstr(read_text(&s, from, 0), expected[i]));
+        source_close(from);
+    }
     scratch_remove(&s);
 }
 
@@ -605,7 +665,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_members),     cmocka_unit_test(test_cut),
         cmocka_unit_test(test_damage),      cmocka_unit_test(test_links),
-        cmocka_unit_test(test_cases),
+        cmocka_unit_test(test_cases),       cmocka_unit_test(test_ignore),
         cmocka_unit_test(test_apart),       cmocka_unit_test(test_index),
         cmocka_unit_test(test_shard_names), cmocka_unit_test(test_pack),
         cmocka_unit_test(test_threads),
