@@ -128,7 +128,7 @@ static void small_segments(void **state)
     }
 }
 
-/* Across the edges of tiles, and where the running maximum moves a lot. */
+/* Across the edges of tiles and panels, and where the running maximum moves a lot. */
 static void long_segments(void **state)
 {
     (void)state;
@@ -136,6 +136,9 @@ static void long_segments(void **state)
     for (int causal = 0; causal < 2; causal++) {
         attention_case((struct size){590, 2, 1, 9, 4, bound, causal, 0.35}, false, 1);
         attention_case((struct size){530, 1, 1, 16, 1, one, causal, 0.25}, false, 3);
+        attention_case((struct size){193, 2, 1, 72, 3, bound, causal, 0.1}, false, 1);
+        attention_case((struct size){193, 1, 1, 300, 3, bound, causal, 0.05}, false, 1);
+        attention_case((struct size){193, 1, 1, 512, 3, bound, causal, 0.04}, false, 1);
     }
 }
 

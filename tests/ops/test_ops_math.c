@@ -23,6 +23,19 @@ static void exp_is_close(void **state)
     assert_true(isnan(exp_f32(NAN)));
 }
 
+static void exp2_is_close(void **state)
+{
+    (void)state;
+    double worst = 0;
+    for (float x = -125.9f; x < 127; x += 0.000173f)
+        worst = fmax(worst, ulps(exp2_f32(x), exp2((double)x)));
+    if (worst > 1.3)
+        fail_msg("exp2 is %.2f ulp off", worst);
+    assert_true(exp2_f32(0) == 1 && exp2_f32(-3) == 0.125f);
+    assert_true(exp2_f32(-127) == 0 && exp2_f32(-INFINITY) == 0);
+    assert_true(exp2_f32(-1e30f) == 0 && isnan(exp2_f32(NAN)));
+}
+
 static void sigmoid_is_close(void **state)
 {
     (void)state;
@@ -81,6 +94,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exp_is_close),
+        cmocka_unit_test(exp2_is_close),
         cmocka_unit_test(sigmoid_is_close),
         cmocka_unit_test(normal_is_close),
         cmocka_unit_test(rows_are_summed),
