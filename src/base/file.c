@@ -205,6 +205,33 @@ bool file_replace(const char *path, const void *data, int64_t size)
     return ok && parent_sync(path);
 }
 
+/* What file_replace() writes to: "NAME.NUMBER.new". */
+static bool is_aside(const char *name)
+{
+    size_t n = strlen(name);
+    if (n < 6 || strcmp(name + n - 4, ".new"))
+        return false;
+    const char *at = name + n - 5;
+    while (at > name && *at >= '0' && *at <= '9')
+        at--;
+    return *at == '.' && at > name && at < name + n - 5;
+}
+
+bool folder_sweep(const char *path)
+{
+    struct arena a = arena_make("folder");
+    char **name;
+    int64_t count = 0;
+    bool ok = !folder_exists(path) || folder_list(&a, path, &name, &count);
+    for (int64_t i = 0; i < count && ok; i++) {
+        char *aside = path_join(&a, path, name[i]);
+        if (is_aside(name[i]) && unlink(aside) != 0)
+            ok = file_fail("remove", aside);
+    }
+    arena_free(&a);
+    return ok;
+}
+
 /* ---- files open for long ---- */
 
 static int truncate_to(int fd, int64_t size)

@@ -19,6 +19,9 @@ MUST_USE bool file_map(const char *path, struct bytes *out);
 void file_unmap(struct bytes *b);
 /* Write aside, fsync, rename, fsync the folder: the old file or the new, no mix. */
 MUST_USE bool file_replace(const char *path, const void *data, int64_t size);
+/* Removes what a process that was killed in file_replace() left in this folder (where
+ * no other process may be in it now). */
+MUST_USE bool folder_sweep(const char *path);
 /* An open file, read or written at places: all that was asked for, or a message with
  * its path, which must outlive it. */
 struct file { int fd; const char *path; };

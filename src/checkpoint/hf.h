@@ -85,6 +85,8 @@ struct hf_weights {
  * makes the files, then each rank writes its own elements where they belong, HF_BUFFER
  * bytes at a time. */
 enum { HF_BUFFER = 8 << 20 };
+/* Behind a folder's name while it is being written: nobody else's folder. */
+#define HF_PART ".vlmoe-part"
 MUST_USE bool hf_save(const struct comm *world, const char *folder, const char *from,
                       const struct hf_weights *weights, enum dtype dtype,
                       int64_t file_bytes);

@@ -330,7 +330,7 @@ bool hf_save(const struct comm *world, const char *folder, const char *from,
     while (size > 1 && folder[size - 1] == '/')
         size--;
     char *path = arena_copy(&a, folder, size);
-    char *part = arena_text(&a, "%s.vlmoe-part", path); /* nobody else's folder */
+    char *part = arena_text(&a, "%s" HF_PART, path);
     bool ok = (world->rank > 0 || target_check(&a, path)) &&
               (!hf_has_weights(from) ||
                hf_open(&a, from, weights->param, weights->count, &old));

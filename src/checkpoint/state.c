@@ -130,6 +130,14 @@ static bool parts_remove(struct arena *a, const char *root)
     return true;
 }
 
+bool state_sweep(const char *root)
+{
+    struct arena a = arena_make("checkpoint");
+    bool ok = !folder_exists(root) || parts_remove(&a, root);
+    arena_free(&a);
+    return ok || fail_kind(FAULT_CHECKPOINT);
+}
+
 /* Torn steps are not counted and stay, as evidence. */
 static bool others_remove(struct arena *a, const char *root, int64_t saved, int keep)
 {

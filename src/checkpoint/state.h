@@ -37,6 +37,8 @@ int64_t state_piece_bytes(const struct state_piece *p);
 MUST_USE bool state_save(const struct comm *world, const char *root, int64_t step,
                          const struct state_piece *piece, int64_t count,
                          const char *meta, int keep);
+/* Removes what a killed save left; where no other process may save. */
+MUST_USE bool state_sweep(const char *root);
 /* Step of the newest whole state (manifest sound, sizes and every hash right).  All
  * members call it; each reads its share of the files, all get the same answer.  Others
  * are skipped with a warning that names them.  -1: there is none at all; where there

@@ -1,10 +1,12 @@
 /* train.c - vlmoe train: trains what a recipe says. */
 #include "cli/cli.h"
 
+#include "base/stop.h"
 #include "train/train.h"
 
 static bool run(struct arena *arena, int argc, char **argv)
 {
+    stop_listen();
     struct arguments a = {.arena = arena};
     struct recipe *r = NEW(arena, struct recipe, 1);
     const char *ranks = NULL, **key = NEW(arena, const char *, argc + 1);

@@ -2,6 +2,7 @@
  * at a time, without gradients. */
 #include "train/evaluate.h"
 
+#include "base/stop.h"
 #include "train/left_out.h"
 
 #include <math.h>
@@ -44,8 +45,9 @@ bool evaluate(struct session *s, struct view_of_model *view, int64_t rows,
     o.positions = mix_epoch_samples(s->held);
     const struct row **row = NEW(&a, const struct row *, o.hold);
     bool ok = loader_open(&a, &o, NULL, &loader);
-    while (ok && !end && out->rows < rows) {
+    while (ok && !end && out->rows < rows && !out->stopped) {
         int n = 0;
+        out->stopped = stop_asked();
         while (ok && n < MIN(o.hold, rows - out->rows)) {
             ok = loader_next(loader, &row[n], &end);
             if (!ok || end)

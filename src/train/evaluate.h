@@ -8,6 +8,7 @@ struct evaluation {
     double loss;                        /* mean over supervised tokens, nats, or NAN */
     struct ledger ledger;               /* dropped: of all samples that were read */
     int64_t rows;
+    bool stopped;                       /* by a signal, before its end */
 };
 /* `view` is recorded with purpose_train and a forward plan; the training plan is put
  * back by the caller.  The same rows every time: the split's own order from its start.

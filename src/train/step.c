@@ -5,6 +5,7 @@
 #include "train/trainer.h"
 
 #include "base/log.h"
+#include "base/stop.h"
 #include "base/text.h"
 #include "train/left_out.h"
 #include "train/optimizer.h"
@@ -20,6 +21,9 @@ static bool rows_load(struct trainer *t)
     b->sum = (struct ledger){0};
     for (int64_t i = 0; i < t->s.recipe->batch_rows; i++) {
         bool end;
+        b->stop = stop_asked();
+        if (b->stop)                    /* the cursor is still before these rows */
+            return true;
         if (!loader_next(b->loader, &b->row[i], &end))
             return false;
         REQUIRE(!end);                  /* training data goes on, epoch after epoch */
@@ -35,13 +39,10 @@ static bool rows_load(struct trainer *t)
 
 /* Rows of the next step for all ranks, or the word to stop.  Nobody reads the rows of
  * the step before any more: all have met in its update. */
-bool step_begin(struct trainer *t, bool stop)
+bool step_begin(struct trainer *t)
 {
-    if (session_leads(&t->s)) {
-        t->batch->stop = stop;
-        if (!stop && !rows_load(t))
-            return false;
-    }
+    if (session_leads(&t->s) && !rows_load(t))
+        return false;
     return comm_barrier(machine_world(t->s.machine)) || fail_kind(FAULT_RANK);
 }
 

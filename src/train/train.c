@@ -3,7 +3,10 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/stop.h"
 #include "base/text.h"
+#include "checkpoint/hf.h"
+#include "checkpoint/state.h"
 #include "train/evaluate.h"
 #include "train/generate.h"
 #include "train/page.h"
@@ -15,14 +18,6 @@
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
-
-static volatile sig_atomic_t stopping;
-
-static void stop_soon(int signal_number)
-{
-    (void)signal_number;
-    stopping = 1;
-}
 
 /* ---- between steps ---- */
 
@@ -38,8 +33,11 @@ static bool evaluation_run(struct trainer *t)
     if (session_leads(s)) {
         metrics_phase("evaluating");
         if (!evaluate(s, t->eval, s->recipe->eval_rows, &e) || !session_end(s) ||
-            !metrics_evaluated(t->log, e.loss))
+            (!e.stopped && !metrics_evaluated(t->log, e.loss)))
             return false;
+        if (e.stopped)
+            log_info("train", "the evaluation of step %" PRId64 " was stopped; it is "
+                     "made when the run goes on", t->state.step);
     } else if (!session_follow(s, &t->eval)) {
         return false;
     }
@@ -176,10 +174,11 @@ static bool loop(struct trainer *t)
         struct metrics m;
         double began = clock_seconds();
         bool traced = leads && r->report_trace_step == t->state.step + 1;
-        if (!step_begin(t, stopping))
+        if (!step_begin(t))
             return false;
         if (t->batch->stop)
             break;
+        stop_gently();                  /* now there is something to lose */
         machine_trace(t->s.machine, traced);
         if (!step_run(t, &m) || (traced && !trace_write(t)) || !saver_check(t->saver))
             return false;
@@ -197,9 +196,7 @@ static bool loop(struct trainer *t)
                   due(r->sample_every, m.step, last), saved == m.step))
             return false;
     }
-    if (t->state.step == 0 && last > 0)
-        log_info("train", "stopped by a signal before step 1");
-    else if (t->state.step < last)
+    if (t->state.step < last)
         log_info("train",
                  "stopped by a signal after step %" PRId64 "; run it again to go on",
                  t->state.step);
@@ -208,12 +205,24 @@ static bool loop(struct trainer *t)
 
 /* ---- before and after ---- */
 
+/* What an earlier process left unfinished when it was killed. */
+static void leftovers_remove(const struct trainer *t, struct arena *a)
+{
+    char *part = path_join(a, t->run, "model" HF_PART);
+    if (!folder_sweep(t->run) || !folder_sweep(path_join(a, t->run, "samples")) ||
+        !state_sweep(t->checkpoints) || !folder_remove(part) ||
+        !folder_remove(arena_text(a, "%s.aside", part)))
+        log_warn("train", "%s", fail_message());
+}
+
 /* The run is this process's until it ends. */
 static bool run_claim(struct trainer *t, struct arena *a)
 {
     if (!folder_make(t->run))
         return false;
     t->locked = file_lock(path_join(a, t->run, "lock"), &t->lock);
+    if (t->locked)
+        leftovers_remove(t, a);
     return t->locked || fail_in(fail_fault() == FAULT_REFUSED
                                     ? "train: somebody trains the run %s"
                                     : "train: run %s", t->run);
@@ -343,13 +352,6 @@ static bool report(const struct trainer *t)
     return empty || there || page_write(t->run);
 }
 
-static void signals_set(void (*handler)(int))
-{
-    struct sigaction act = {.sa_handler = handler};
-    sigaction(SIGINT, &act, NULL);
-    sigaction(SIGTERM, &act, NULL);
-}
-
 struct job {
     const struct recipe *recipe;
     struct trainer *trainer;            /* [ranks] */
@@ -398,14 +400,12 @@ bool train(const struct recipe *recipe, const struct allowed *allowed)
     batch->row = NEW(&a, const struct row *, recipe->batch_rows);
     for (int i = 0; i < ranks; i++)
         job.trainer[i] = (struct trainer){.batch = batch, .allowed = allowed};
-    stopping = 0;
-    signals_set(stop_soon);
+    signal(SIGPIPE, SIG_IGN);           /* words that nobody reads end no run */
     bool ok =
         ranks == 1 ? rank_train(&job, 0, NULL) : world_run(ranks, 0, rank_main, &job);
     ok = ok && report(&job.trainer[0]);
     if (job.trainer[0].locked)
         file_unlock(job.trainer[0].lock);
-    signals_set(SIG_DFL);
     if (batch->loader)                  /* before the sources it reads */
         loader_close(batch->loader);
     for (int i = 0; i < ranks; i++)

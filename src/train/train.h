@@ -5,9 +5,9 @@
 #include "train/changes.h"
 
 /* Trains as the recipe says, ranks as threads of this process, from the newest complete
- * checkpoint of the run if there is one.  Writes runs/NAME (docs/recipes.md).  SIGINT
- * and SIGTERM end it after the step in hand, with its state saved.  `allowed`: what may
- * be otherwise than in that checkpoint. */
+ * checkpoint of the run if there is one.  Writes runs/NAME (docs/recipes.md).  A
+ * signal (base/stop.h) ends it after the step in hand, with its state saved.
+ * `allowed`: what may be otherwise than in that checkpoint. */
 MUST_USE bool train(const struct recipe *recipe, const struct allowed *allowed);
 
 #endif

@@ -38,9 +38,9 @@ struct trainer {
     int64_t peak_bytes;                 /* the most of any rank */
 };
 
-/* Rows of the next step for all ranks, or, with `stop`, the word that there is none.
+/* Rows of the next step for all ranks, or the word to stop where a signal asked to.
  * Every rank calls it. */
-MUST_USE bool step_begin(struct trainer *t, bool stop);
+MUST_USE bool step_begin(struct trainer *t);
 /* Run those rows, update, book: one step, as its line of metrics. */
 MUST_USE bool step_run(struct trainer *t, struct metrics *m);
 /* What a step costs, summed over ranks, once the plan is known or has changed. */

@@ -133,9 +133,10 @@ done
 
 # spread COUNT TOTAL: so many numbers from 1 to TOTAL, the ends among them
 spread() {
-    local i
-    for ((i = 0; i < $1 && i < $2; i++)); do
-        echo $((1 + ($1 > 1 ? i * ($2 - 1) / (($1 < $2 ? $1 : $2) - 1) : $2 / 2)))
+    local i n=$(($1 < $2 ? $1 : $2))
+    [ $n -ne 1 ] || echo $((1 + $2 / 2))
+    for ((i = 0; i < n && n > 1; i++)); do
+        echo $((1 + i * ($2 - 1) / (n - 1)))
     done
 }
 

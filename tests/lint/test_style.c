@@ -33,6 +33,7 @@ static const struct exception may_speak[] = {
     {"src/base/log.c", "prints what the program tells people"},
     {"src/base/fail.c", "ends a broken promise"},
     {"src/base/memory.c", "ends when memory runs out"},
+    {"src/base/stop.c", "ends when a signal asks for it"},
     {"src/base/queue.c", "ends when threads run out"},
 };
 

@@ -201,6 +201,23 @@ static void test_replace_survives_kill(void **state)
     assert_ok(folder_remove(folder));
 }
 
+/* What a killed writer left goes, all else stays. */
+static void test_sweep(void **state)
+{
+    struct arena *a = *state;
+    char *folder = check_folder(a);
+    const char *const kept[] = {"x.new", "x.y1.new", "x.1.newer", ".1.new", "x.1"};
+    for (int i = 0; i < COUNT(kept); i++)
+        assert_ok(file_replace(path_join(a, folder, kept[i]), "", 0));
+    const char *before = check_names(a, folder);
+    assert_ok(file_replace(path_join(a, folder, "metrics.jsonl.4711.new"), "", 0));
+    assert_ok(file_replace(path_join(a, folder, "x.1.new"), "", 0));
+    assert_ok(folder_sweep(folder));
+    assert_string_equal(check_names(a, folder), before);
+    assert_ok(folder_remove(folder));
+    assert_ok(folder_sweep(folder));                        /* there is none */
+}
+
 /* When the write cannot be finished, the old file stays and nothing is left aside. */
 static void test_replace_keeps_the_old_file_on_failure(void **state)
 {
@@ -357,6 +374,7 @@ int main(void)
         cmocka_unit_test(test_places), cmocka_unit_test(test_join),
         cmocka_unit_test(test_replace_survives_kill),
         cmocka_unit_test(test_replace_keeps_the_old_file_on_failure),
+        cmocka_unit_test(test_sweep),
         cmocka_unit_test(test_concurrent_writers_do_not_mix),
         cmocka_unit_test(test_only_regular_files),
         cmocka_unit_test(test_lock),
