@@ -44,7 +44,8 @@ stage() {
     local type=$1 start=$SECONDS folder=build/${1,,}
     shift
     echo "== $type: building $folder"
-    if ! cmake -S . -B "$folder" -DCMAKE_BUILD_TYPE="$type" >"$folder.log" 2>&1 ||
+    if ! cmake -S . -B "$folder" -DCMAKE_BUILD_TYPE="$type" -DBUILD_TESTS=ON \
+           >"$folder.log" 2>&1 ||
        ! cmake --build "$folder" --parallel $jobs >>"$folder.log" 2>&1; then
         grep -n -m 40 -E 'error|Error|warning: unused' "$folder.log"
         tail -n 5 "$folder.log"
