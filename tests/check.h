@@ -56,6 +56,31 @@ static inline const char *check_names(struct arena *a, const char *folder)
     return t.at;
 }
 
+/* A test that this machine cannot run says why; tests/run.sh shows and counts it, and
+ * lets pass only what tests/may_skip.txt lists. */
+#define check_skip(...)                                                               \
+    do {                                                                              \
+        print_message("skipped: ");                                                   \
+        print_message(__VA_ARGS__);                                                   \
+        print_message("\n");                                                          \
+        skip();                                                                       \
+    } while (0)
+
+/* `text` must be what the golden file holds. WRITE_GOLDEN=1 renews the file for a
+ * reviewer to read the difference, and fails all the same: that proves nothing. */
+static inline void check_golden(struct arena *a, const char *path, struct text text)
+{
+    struct bytes golden;
+    if (getenv("WRITE_GOLDEN")) {
+        assert_ok(file_replace(path, text.at, text.size));
+        fail_msg("%s was written; read the difference, then run without WRITE_GOLDEN",
+                 path);
+    }
+    assert_ok(file_read(a, path, 1 << 20, &golden));
+    if (golden.size != text.size || memcmp(golden.at, text.at, (size_t)text.size) != 0)
+        fail_msg("%s reads otherwise:\n%s", path, text.at);
+}
+
 /* Processor seconds of this program so far: what a limit on work is measured in, since
  * other programs share the machine. */
 static inline double check_seconds(void)

@@ -5,7 +5,8 @@
 #     tests/run.sh --quick    Release only
 #     tests/run.sh --slow     with the tests that take minutes
 #
-# Exits 0 only when everything was built and every test passed.
+# Exits 0 only when everything was built, every test passed, and none was left out but those
+# that tests/may_skip.txt lists.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
@@ -15,7 +16,7 @@ for option in "$@"; do
     case $option in
     --quick) quick=true ;;
     --slow) everyday=() ;;
-    *) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    *) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 2 ;;
     esac
 done
 
@@ -23,6 +24,7 @@ bash recipes/install.sh build test stamps || exit 1
 
 jobs=2
 summary=
+skipped=0
 failed=false
 
 # Sanitizers want the plain address layout; some kernels randomise more than they bear.
@@ -37,6 +39,21 @@ export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp halt_on_error=1 second_de
 record() {                          # NAME RESULT START
     summary+=$(printf '  %-10s %-8s %4d s' "$1" "$2" $((SECONDS - $3)))$'\n'
     [ "$2" = passed ] || failed=true
+}
+
+# skips TYPE FOLDER: shows the tests that were left out there, and fails for one too many
+skips() {
+    local name log=$2/Testing/Temporary/LastTest.log allowed=true
+    for name in $(sed -n 's/^\[  SKIPPED \] \([a-z_0-9]*\)$/\1/p' "$log" | sort -u); do
+        skipped=$((skipped + 1))
+        if grep -q "^$name " tests/may_skip.txt; then
+            echo "== $1: skipped $name ($(sed -n "s/^$name  *//p" tests/may_skip.txt))"
+        else
+            echo "== $1: skipped $name, which tests/may_skip.txt does not list"
+            allowed=false
+        fi
+    done
+    $allowed
 }
 
 # stage TYPE CTEST-ARGUMENTS...: builds build/type and runs the tests chosen there
@@ -57,7 +74,7 @@ stage() {
     local runner=()
     [ "$type" = Release ] || runner=("${plain[@]}")
     if "${runner[@]}" ctest --test-dir "$folder" --parallel $jobs --output-on-failure \
-           --no-tests=error "$@"; then
+           --no-tests=error "$@" && skips "$type" "$folder"; then
         record "$type" passed "$start"
     else
         record "$type" FAILED "$start"
@@ -72,6 +89,6 @@ if ! $quick; then
 fi
 
 echo "== summary ($SECONDS s)"
-printf '%s' "$summary"
+printf '%s  %d skipped\n' "$summary" "$skipped"
 $failed && { echo "== not everything passed"; exit 1; }
 echo "== everything passed"

@@ -4,17 +4,13 @@
 #ifndef TESTS_OPS_OPS_TEST_H
 #define TESTS_OPS_OPS_TEST_H
 
+#include "check.h"
+
 #include "base/arena.h"
 #include "base/random.h"
 #include "kernels/ops.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
 
 static struct arena memory = {.name = "test"};
 static struct stream stream;

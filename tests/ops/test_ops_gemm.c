@@ -152,12 +152,12 @@ static void the_library_uses_the_processor(void **state)
 #if defined __x86_64__
     if (!strstr(openblas_get_config(), "DYNAMIC_ARCH") || getenv("OPENBLAS_CORETYPE") ||
         !__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma"))
-        skip();
+        check_skip("the BLAS library or this processor has one kind of code only");
     static const char *const old[] = {"Prescott", "Core2", "Nehalem", "Sandybridge"};
     for (int i = 0; i < COUNT(old); i++)
         assert_string_not_equal(openblas_get_corename(), old[i]);
 #else
-    skip();
+    check_skip("not an x86-64 processor");
 #endif
 }
 

@@ -29,8 +29,6 @@ static void open_ok(struct arena *a, const char *path, const char *overrides,
 
 static const char small[] = "recipes/quickstart.yaml";
 
-/* ---- golden texts: WRITE_GOLDEN=1 renews them, a reviewer reads the diff ---- */
-
 static void recipes_read_as_before(void **state)
 {
     (void)state;
@@ -42,15 +40,9 @@ static void recipes_read_as_before(void **state)
         struct arena a = arena_make("test");
         struct recipe r;
         struct text t = text_make(&a);
-        struct bytes golden;
         recipe_of(&a, arena_text(&a, "recipes/%s.yaml", name[i]), "", &r);
         assert_ok(outlook(&r, &plain, &t));
-        const char *path = arena_text(&a, "tests/plan/outlook/%s.txt", name[i]);
-        if (getenv("WRITE_GOLDEN"))
-            assert_true(file_replace(path, t.at, t.size));
-        assert_ok(file_read(&a, path, 1 << 20, &golden));
-        if (strcmp(t.at, golden.at) != 0)
-            fail_msg("%s reads otherwise:\n%s", path, t.at);
+        check_golden(&a, arena_text(&a, "tests/plan/outlook/%s.txt", name[i]), t);
         arena_free(&a);
     }
 }

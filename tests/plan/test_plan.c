@@ -71,7 +71,6 @@ static void every_setting_checks(void **state)
     }
 }
 
-/* Golden plans: WRITE_GOLDEN=1 renews them, and a reviewer reads the difference. */
 static void plans_read_as_before(void **state)
 {
     (void)state;
@@ -83,14 +82,7 @@ static void plans_read_as_before(void **state)
         struct plan *p = build(&a, &settings[i], &t, shape, MBS);
         plan_explain(p, &text, -1);
         plan_summary(p, &text);
-        const char *path = arena_text(&a, "tests/plan/%s.txt", settings[i].name);
-        struct bytes golden;
-        if (getenv("WRITE_GOLDEN"))
-            assert_true(file_replace(path, text.at, text.size));
-        if (!file_read(&a, path, 1 << 20, &golden))
-            fail_msg("%s", fail_message());
-        if (strcmp(text.at, golden.at) != 0)
-            fail_msg("%s reads otherwise", path);
+        check_golden(&a, arena_text(&a, "tests/plan/%s.txt", settings[i].name), text);
         arena_free(&a);
     }
 }

@@ -570,14 +570,7 @@ static void plans_read_as_before(void **state)
         checked(&p, &golden[i].x);
         for (int r = 0; r < 2; r++)
             plan_explain(p.plan[r], &text, -1);
-        const char *path = arena_text(&a, "tests/plan/%s.txt", golden[i].name);
-        struct bytes want;
-        if (getenv("WRITE_GOLDEN"))
-            assert_true(file_replace(path, text.at, text.size));
-        if (!file_read(&a, path, 1 << 20, &want))
-            fail_msg("%s", fail_message());
-        if (strcmp(text.at, want.at) != 0)
-            fail_msg("%s reads otherwise", path);
+        check_golden(&a, arena_text(&a, "tests/plan/%s.txt", golden[i].name), text);
         arena_free(&a);
     }
 }
