@@ -68,7 +68,7 @@ static inline const char *check_names(struct arena *a, const char *folder)
 
 /* `text` must be what the golden file holds. WRITE_GOLDEN=1 renews the file for a
  * reviewer to read the difference, and fails all the same: that proves nothing. */
-static inline void check_golden(struct arena *a, const char *path, struct text text)
+static inline void assert_golden(struct arena *a, const char *path, struct text text)
 {
     struct bytes golden;
     if (getenv("WRITE_GOLDEN")) {

@@ -19,8 +19,25 @@
 #define COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
 #define MUST_USE __attribute__((warn_unused_result))
 #define PRINTF_LIKE(f, a) __attribute__((format(printf, f, a)))
-#define MIN(a, b) ((a) < (b) ? (a) : (b))
-#define MAX(a, b) ((a) > (b) ? (a) : (b))
+
+/* MIN(a, b), MAX(a, b): of numbers of any type, each argument evaluated once, so that
+ * it may be a call that changes something.  MAX(x, NaN) is NaN, MAX(NaN, x) is x. */
+#define LESSER_AND_GREATER(name, type)                                                 \
+    static inline type name##_least(type a, type b) { return a < b ? a : b; }          \
+    static inline type name##_most(type a, type b) { return a > b ? a : b; }
+LESSER_AND_GREATER(int, int)
+LESSER_AND_GREATER(unsigned, unsigned)
+LESSER_AND_GREATER(long, long)
+LESSER_AND_GREATER(ulong, unsigned long)
+LESSER_AND_GREATER(float, float)
+LESSER_AND_GREATER(double, double)
+#undef LESSER_AND_GREATER
+#define OF_TYPE(x, which)                                                              \
+    _Generic((x), int: int_##which, unsigned: unsigned_##which, long: long_##which,    \
+             unsigned long: ulong_##which, float: float_##which,                       \
+             double: double_##which)
+#define MIN(a, b) OF_TYPE((a) + (b), least)(a, b)
+#define MAX(a, b) OF_TYPE((a) + (b), most)(a, b)
 
 /* Whose fault, and the exit code of the command that could not go on. */
 enum fault {

@@ -42,7 +42,7 @@ static void recipes_read_as_before(void **state)
         struct text t = text_make(&a);
         recipe_of(&a, arena_text(&a, "recipes/%s.yaml", name[i]), "", &r);
         assert_ok(outlook(&r, &plain, &t));
-        check_golden(&a, arena_text(&a, "tests/plan/outlook/%s.txt", name[i]), t);
+        assert_golden(&a, arena_text(&a, "tests/plan/outlook/%s.txt", name[i]), t);
         arena_free(&a);
     }
 }

@@ -164,7 +164,7 @@ static void plans_read_as_before(void **state)
         struct arena a = arena_make("test");
         struct text text = text_make(&a);
         plan_explain(build(&a, &settings[0], true, delay), &text, -1);
-        check_golden(&a, path[delay], text);
+        assert_golden(&a, path[delay], text);
         arena_free(&a);
     }
 }

@@ -82,7 +82,7 @@ static void plans_read_as_before(void **state)
         struct plan *p = build(&a, &settings[i], &t, shape, MBS);
         plan_explain(p, &text, -1);
         plan_summary(p, &text);
-        check_golden(&a, arena_text(&a, "tests/plan/%s.txt", settings[i].name), text);
+        assert_golden(&a, arena_text(&a, "tests/plan/%s.txt", settings[i].name), text);
         arena_free(&a);
     }
 }

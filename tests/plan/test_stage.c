@@ -570,7 +570,7 @@ static void plans_read_as_before(void **state)
         checked(&p, &golden[i].x);
         for (int r = 0; r < 2; r++)
             plan_explain(p.plan[r], &text, -1);
-        check_golden(&a, arena_text(&a, "tests/plan/%s.txt", golden[i].name), text);
+        assert_golden(&a, arena_text(&a, "tests/plan/%s.txt", golden[i].name), text);
         arena_free(&a);
     }
 }

@@ -8,11 +8,12 @@ skip() { printf 'skipped: %s\n[  SKIPPED ] test_fresh_slow\n' "$1"; exit 77; }
 
 [ "$(id -u)" -eq 0 ] || skip "only root can make a machine in a folder"
 command -v debootstrap >/dev/null || skip "debootstrap is not installed"
-mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null |
-    sed -n 's|^[^#]*\(https\?://[^ ]*/debian\).*|\1|p' | head -n 1)
+mirror=$(grep -ohsE 'https?://[^ ]+/debian/?( |$)' /etc/apt/sources.list \
+    /etc/apt/sources.list.d/* | sed -n '1s| *$||p') || true
 [ -n "$mirror" ] || skip "this machine names no Debian mirror"
 
 machine=$(mktemp -d)
+chmod 755 "$machine"                    # it is the root folder of others too
 finish() {
     umount -l "$machine/proc" "$machine/dev" 2>/dev/null || true
     rm -rf --one-file-system "$machine"
