@@ -27,7 +27,7 @@ static bool draft_open(const struct loader_options *o, const struct sample *s,
     for (int k = 0; k < s->nimage; k++) {
         if (!image_source_read(scratch, &s->image[k], &d->file[k]))
             return false;
-        if (!image_size(d->file[k], o->exif, &o->limits, &d->width[k], &d->height[k]))
+        if (!image_size(d->file[k], o->rules, &o->limits, &d->width[k], &d->height[k]))
             return fail_in("image %s", s->image[k].name);
     }
     return true;
@@ -118,7 +118,7 @@ static bool draft_load(const struct draft *d, const struct loader_options *o,
     out->image = NEW(item, struct patches, out->nimage);
     for (int k = 0; k < out->nimage; k++) {
         struct patches *p = &out->image[k];
-        if (!image_load(item, d->file[k], o->exif, &o->limits, &d->shape, p))
+        if (!image_load(item, d->file[k], o->rules, &o->limits, &d->shape, p))
             return fail_in("image %s", d->sample->image[k].name);
         REQUIRE(p->grid_h / merge * (p->grid_w / merge) == d->tokens[k]);
     }

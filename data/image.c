@@ -1,8 +1,7 @@
-/* image.c - which format a file has, what it may cost, what size it gets, and the way
- * from its bytes to patches. */
+/* image.c - what an image may cost, what size it gets, and the way from its bytes to
+ * patches. */
 #include "data/image_internal.h"
 
-#include <ctype.h>
 #include <math.h>
 
 const struct image_limits image_limits_default = {
@@ -14,6 +13,7 @@ const struct image_shape image_shape_default = {
     .mean = {0.5f, 0.5f, 0.5f}, .std = {0.5f, 0.5f, 0.5f},
     .rule = RESIZE_TORCHVISION,
 };
+const char *const alpha_rule_name[] = {"white", "drop", NULL};
 const char *const exif_rule_name[] = {"apply", "ignore", NULL};
 const char *const resize_rule_name[] = {"torchvision", "pil", NULL};
 
@@ -24,18 +24,6 @@ static const struct decoder *const decoder[] = {
     [IMAGE_PNG] = &png_decoder,
     [IMAGE_WEBP] = &webp_decoder,
 };
-
-enum image_kind image_kind_of(const void *bytes, int64_t size)
-{
-    const char *at = bytes;
-    if (size >= 3 && !memcmp(at, "\xff\xd8\xff", 3))
-        return IMAGE_JPEG;
-    if (size >= 8 && !memcmp(at, "\x89PNG\r\n\x1a\n", 8))
-        return IMAGE_PNG;
-    if (size >= 12 && !memcmp(at, "RIFF", 4) && !memcmp(at + 8, "WEBP", 4))
-        return IMAGE_WEBP;
-    return IMAGE_UNKNOWN;
-}
 
 bool pixels_allowed(const char *kind, const struct image_limits *limits, int64_t width,
                     int64_t height)
@@ -53,28 +41,15 @@ bool memory_allowed(const char *kind, const struct image_limits *limits, int64_t
                 (long long)bytes, (long long)limits->memory);
 }
 
-/* A page of an error message or a pointer to a missing download often has an image's
- * name: its first bytes tell. */
-static bool fail_unknown(struct bytes file)
-{
-    if (file.size == 0)
-        return fail("image: the file is empty, expected JPEG, PNG or WebP");
-    char start[17] = "";
-    for (int i = 0; i < COUNT(start) - 1 && i < file.size; i++)
-        start[i] = isprint((unsigned char)file.at[i]) ? file.at[i] : '.';
-    return fail("image: neither JPEG, PNG nor WebP: %lld bytes that start with \"%s\"",
-                (long long)file.size, start);
-}
-
 /* Finds the decoder and reads the header.  Orientation becomes 1 when it is ignored. */
 static bool open_image(struct bytes file, enum exif_rule exif,
                        const struct image_limits *limits, const struct decoder **by,
                        struct image_header *h)
 {
     enum image_kind kind = image_kind_of(file.at, file.size);
-    if (kind == IMAGE_UNKNOWN)
-        return fail_unknown(file);
     *by = decoder[kind];
+    if (!*by)
+        return fail_unread(file);
     if (!(*by)->header(file, limits, h))
         return false;
     if (exif == EXIF_IGNORE)
@@ -89,36 +64,37 @@ static void upright_size(const struct image_header *h, int *width, int *height)
     *height = exchange ? h->width : h->height;
 }
 
-bool image_size(struct bytes file, enum exif_rule exif,
+bool image_size(struct bytes file, struct image_rules rules,
                 const struct image_limits *limits, int *width, int *height)
 {
     const struct decoder *by;
     struct image_header h;
-    if (!open_image(file, exif, limits, &by, &h))
+    if (!open_image(file, rules.exif, limits, &by, &h))
         return fail_kind(FAULT_DATA);
     upright_size(&h, width, height);
     return true;
 }
 
 static bool decode_upright(struct arena *a, struct bytes file, const struct decoder *by,
-                           const struct image_header *h,
+                           const struct image_header *h, enum alpha_rule alpha,
                            const struct image_limits *limits, struct picture *out)
 {
     upright_size(h, &out->width, &out->height);
     out->rgb = picture_room(a, out->width, out->height);
     struct arena_mark m = arena_mark(a);
-    bool ok = by->rows(a, file, limits, rows_into_picture(a, out, h->orientation));
+    bool ok = by->rows(a, file, limits, alpha,
+                       rows_into_picture(a, out, h->orientation));
     arena_reset(a, m);
     return ok;
 }
 
-bool image_decode(struct arena *a, struct bytes file, enum exif_rule exif,
+bool image_decode(struct arena *a, struct bytes file, struct image_rules rules,
                   const struct image_limits *limits, struct picture *out)
 {
     const struct decoder *by;
     struct image_header h;
-    return (open_image(file, exif, limits, &by, &h) &&
-            decode_upright(a, file, by, &h, limits, out)) ||
+    return (open_image(file, rules.exif, limits, &by, &h) &&
+            decode_upright(a, file, by, &h, rules.alpha, limits, out)) ||
            fail_kind(FAULT_DATA);
 }
 
@@ -160,14 +136,14 @@ bool image_target(const struct image_shape *s, int width, int height, int *to_wi
 
 /* ---- all of it ---- */
 
-bool image_load(struct arena *a, struct bytes file, enum exif_rule exif,
+bool image_load(struct arena *a, struct bytes file, struct image_rules rules,
                 const struct image_limits *limits, const struct image_shape *s,
                 struct patches *out)
 {
     const struct decoder *by;
     struct image_header h;
     int width, height, to_width, to_height;
-    if (!open_image(file, exif, limits, &by, &h))
+    if (!open_image(file, rules.exif, limits, &by, &h))
         return fail_kind(FAULT_DATA);
     upright_size(&h, &width, &height);
     if (!image_target(s, width, height, &to_width, &to_height))
@@ -184,10 +160,10 @@ bool image_load(struct arena *a, struct bytes file, enum exif_rule exif,
     to = rows_resized(a, width, height, to_width, to_height, s->rule, to);
     bool ok = false;
     if (h.orientation == 1) {
-        ok = by->rows(a, file, limits, to);
+        ok = by->rows(a, file, limits, rules.alpha, to);
     } else {                            /* resizing takes rows in order: turn first */
         struct picture upright;
-        ok = decode_upright(a, file, by, &h, limits, &upright);
+        ok = decode_upright(a, file, by, &h, rules.alpha, limits, &upright);
         if (ok)
             rows_from_picture(&upright, to);
     }

@@ -23,25 +23,33 @@ struct image_limits {
 extern const struct image_limits image_limits_default;
 
 enum exif_rule { EXIF_APPLY, EXIF_IGNORE };
-/* The reference processor's two back-ends; they round differently.  PIL is Pillow's
- * rule up to version 12; from 13 on it resizes images that lose much more height than
- * width vertically first, which is not followed. */
+enum alpha_rule { ALPHA_WHITE, ALPHA_DROP };    /* composited on white, or left out */
+struct image_rules {                    /* how pixels become RGB, the right way up */
+    enum exif_rule exif;
+    enum alpha_rule alpha;
+};
+/* The reference processor's two back-ends; they round differently.  PIL is the rule of
+ * Pillow 13: vertically first where that loses more than twice as many rows as columns.
+ * (Before, only for images more than 100 times as high as wide, or never.) */
 enum resize_rule { RESIZE_TORCHVISION, RESIZE_PIL };
-extern const char *const exif_rule_name[], *const resize_rule_name[]; /* end in NULL */
+extern const char *const exif_rule_name[], *const alpha_rule_name[],
+    *const resize_rule_name[];          /* end in NULL */
 
 enum image_kind { IMAGE_UNKNOWN, IMAGE_JPEG, IMAGE_PNG, IMAGE_WEBP };
 enum image_kind image_kind_of(const void *bytes, int64_t size);
+/* The name of a picture format that is not read ("GIF", "TIFF", ...), or NULL. */
+const char *image_kind_unread(const void *bytes, int64_t size);
 
-/* Decode to RGB as PIL's convert("RGB") does: alpha and tRNS dropped (never blended),
- * palettes looked up, grey copied, 16-bit samples cut to their high byte (but 16-bit
- * grey without alpha clipped at 255), CMYK and YCCK with Adobe's polarity.  Profiles
- * and gamma are ignored; so is damaged metadata.  Cut files, damaged pixels, JPEG
- * warnings, other numbers of components and animated WebP fail.  Orientation is EXIF's,
- * of any format.  A message says what is wrong; the caller adds the name. */
-MUST_USE bool image_decode(struct arena *a, struct bytes file, enum exif_rule exif,
+/* Decode to RGB as the reference does: alpha and tRNS composited on white, palettes
+ * looked up, grey copied, 16-bit samples cut to their high byte, CMYK and YCCK with
+ * Adobe's polarity.  Profiles and gamma are ignored; so is damaged metadata.  Cut
+ * files, damaged pixels, other numbers of components and animated WebP fail.
+ * Orientation is EXIF's or XMP's, in any format.  A message says what is wrong; the
+ * caller adds the name. */
+MUST_USE bool image_decode(struct arena *a, struct bytes file, struct image_rules rules,
                            const struct image_limits *limits, struct picture *out);
 /* Width and height after orientation, without decoding the pixels. */
-MUST_USE bool image_size(struct bytes file, enum exif_rule exif,
+MUST_USE bool image_size(struct bytes file, struct image_rules rules,
                          const struct image_limits *limits, int *width, int *height);
 
 struct image_shape {                    /* how pixels become patches */
@@ -55,7 +63,7 @@ extern const struct image_shape image_shape_default;
 /* The size an image is resized to: multiples of patch * merge, area within limits. */
 MUST_USE bool image_target(const struct image_shape *s, int width, int height,
                            int *to_width, int *to_height);
-/* Antialiased bicubic, a = -0.5, separable, fixed point, horizontal first. */
+/* Antialiased bicubic, a = -0.5, separable, fixed point. */
 void image_resize(struct arena *a, const struct picture *from, int to_width,
                   int to_height, enum resize_rule rule, struct picture *out);
 /* Patches of a resized picture: grid_h * grid_w rows of channels*frames*patch*patch
@@ -68,7 +76,7 @@ struct patches {
     int values;                         /* of one patch */
     float *pixels;                      /* [grid_h * grid_w, values] */
 };
-MUST_USE bool image_load(struct arena *a, struct bytes file, enum exif_rule exif,
+MUST_USE bool image_load(struct arena *a, struct bytes file, struct image_rules rules,
                          const struct image_limits *limits, const struct image_shape *s,
                          struct patches *out);
 

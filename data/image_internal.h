@@ -18,6 +18,8 @@ struct rows {
 };
 /* A row whose pixels are three bytes each. */
 void rows_give(struct rows *to, const uint8_t *rgb, int width);
+/* The same with a fourth byte, alpha: composited on white. */
+void rows_give_on_white(struct rows *to, const uint8_t *rgba, int width);
 
 struct image_header {
     int width, height;                  /* as stored, before any rotation */
@@ -30,19 +32,24 @@ struct decoder {
                    struct image_header *out);
     /* All rows as stored; `scratch` may be used freely. */
     bool (*rows)(struct arena *scratch, struct bytes file,
-                 const struct image_limits *limits, struct rows *to);
+                 const struct image_limits *limits, enum alpha_rule alpha,
+                 struct rows *to);
 };
 extern const struct decoder jpeg_decoder, png_decoder, webp_decoder;
 
+/* Fail with what a file is that no decoder here reads. */
+bool fail_unread(struct bytes file);
 /* Fail when an image is larger, or its decoding takes more bytes, than allowed. */
 MUST_USE bool pixels_allowed(const char *kind, const struct image_limits *limits,
                              int64_t width, int64_t height);
 MUST_USE bool memory_allowed(const char *kind, const struct image_limits *limits,
                              int64_t bytes);
 
-/* The orientation in EXIF data (a TIFF header and its first directory).  Anything
- * unreadable or out of range counts as upright: metadata never fails the pixels. */
-int exif_orientation(const uint8_t *at, int64_t size);
+/* What a file says about the way it is held: EXIF data (a TIFF header and its first
+ * directory) and XMP, where it has any.  Anything unreadable or out of range counts as
+ * upright (1): metadata never fails the pixels. */
+struct notes { struct bytes exif, xmp; };
+int notes_orientation(const struct notes *n);
 
 /* Rows into the memory of an upright picture, which the caller has made (for
  * orientations 5 to 8 with the stored width and height exchanged). */

@@ -1,12 +1,13 @@
 /* jpeg.c - JPEG by libjpeg: its error handling by longjmp stays inside this file.
  *
- * Every warning is a failure: libjpeg warns about cut or damaged data, paints the rest
- * grey and goes on.  Inverse transform and chroma upsampling are the library's
- * defaults, as in Pillow. */
+ * A warning is a failure where it is about pixels: of cut or damaged data libjpeg
+ * paints the rest grey and goes on.  Inverse transform and chroma upsampling are the
+ * library's defaults, as in Pillow. */
 #include "data/image_internal.h"
 
 #include <setjmp.h>
 #include <jpeglib.h>
+#include <jerror.h>
 
 struct reader {
     struct jpeg_decompress_struct lib;
@@ -16,6 +17,9 @@ struct reader {
     const struct image_limits *limits;
     struct arena *scratch;
     struct rows *to;                    /* NULL: only the header is wanted */
+    struct arena joined;                /* EXIF data that comes in several segments */
+    struct bytes file;
+    struct notes notes;
     struct image_header header;
 };
 
@@ -28,10 +32,66 @@ _Noreturn static void give_up(j_common_ptr lib)
     longjmp(r->escape, 1);
 }
 
+/* What costs no pixel: other versions and flags than expected, and junk outside scans.
+ * Junk before a restart marker is what is left of a damaged stretch of pixels. */
+static bool harmless(const struct jpeg_error_mgr *e)
+{
+    int marker = e->msg_parm.i[1];
+    switch (e->msg_code) {
+    case JWRN_JFIF_MAJOR:
+    case JWRN_ADOBE_XFORM:
+    case JWRN_NOT_SEQUENTIAL:
+        return true;
+    case JWRN_EXTRANEOUS_DATA:
+        return marker < JPEG_RST0 || marker > JPEG_RST0 + 7;
+    default:
+        return false;
+    }
+}
+
 static void on_message(j_common_ptr lib, int level)
 {
-    if (level < 0)
+    if (level < 0 && !harmless(lib->err))
         give_up(lib);
+}
+
+/* EXIF data may come in several segments, which are one after another. */
+static void exif_add(struct reader *r, struct bytes more)
+{
+    struct bytes *exif = &r->notes.exif;
+    if (!exif->at) {
+        *exif = more;
+        return;
+    }
+    if (!r->joined.block) {
+        char *room = arena_room(&r->joined, (size_t)r->file.size);
+        exif->at = memcpy(room, exif->at, (size_t)exif->size);
+    }
+    memcpy(exif->at + exif->size, more.at + 6, (size_t)more.size - 6);
+    exif->size += more.size - 6;
+}
+
+/* A segment of metadata, seen where it lies: the library would chain copies of all, at
+ * the cost of their number squared. */
+static boolean on_segment(j_decompress_ptr lib)
+{
+    static const char adobe[] = "http://ns.adobe.com/xap/1.0/";
+    struct reader *r = lib->client_data;
+    struct jpeg_source_mgr *src = lib->src;
+    const uint8_t *at = src->next_input_byte;
+    size_t size = src->bytes_in_buffer < 2 ? 0 : (size_t)(at[0] << 8 | at[1]);
+    if (size < 2 || size > src->bytes_in_buffer)
+        ERREXIT(lib, size < 2 ? JERR_BAD_LENGTH : JERR_INPUT_EOF);
+    struct bytes data = {(char *)(uintptr_t)at + 2, (int64_t)size - 2};
+    if (data.size >= 6 && !memcmp(data.at, "Exif\0\0", 6))
+        exif_add(r, data);
+    else if (data.size >= (int64_t)sizeof adobe &&
+             !memcmp(data.at, adobe, sizeof adobe))
+        r->notes.xmp = (struct bytes){data.at + sizeof adobe,
+                                      data.size - (int64_t)sizeof adobe};
+    src->next_input_byte += size;
+    src->bytes_in_buffer -= size;
+    return TRUE;
 }
 
 /* A progressive file may hold any number of scans, each a pass over the whole image. */
@@ -60,7 +120,7 @@ static int64_t memory_needed(struct jpeg_decompress_struct *lib)
 static bool read_header(struct reader *r)
 {
     struct jpeg_decompress_struct *lib = &r->lib;
-    jpeg_save_markers(lib, JPEG_APP0 + 1, 0xffff);
+    jpeg_set_marker_processor(lib, JPEG_APP0 + 1, on_segment);
     jpeg_read_header(lib, TRUE);
     int n = lib->num_components;
     if (n != 1 && n != 3 && n != 4)
@@ -68,12 +128,8 @@ static bool read_header(struct reader *r)
     if (!pixels_allowed("jpeg", r->limits, lib->image_width, lib->image_height) ||
         !memory_allowed("jpeg", r->limits, memory_needed(lib)))
         return false;
-    r->header = (struct image_header){(int)lib->image_width, (int)lib->image_height, 1};
-    for (jpeg_saved_marker_ptr m = lib->marker_list; m; m = m->next)
-        if (m->data_length >= 6 && !memcmp(m->data, "Exif\0\0", 6)) {
-            r->header.orientation = exif_orientation(m->data, m->data_length);
-            break;
-        }
+    r->header = (struct image_header){(int)lib->image_width, (int)lib->image_height,
+                                      notes_orientation(&r->notes)};
     return true;
 }
 
@@ -116,14 +172,15 @@ static void read_rows(struct reader *r)
 }
 
 /* The library's failures land here; no local variable lives across the jump. */
-static bool read_file(struct reader *r, struct bytes file)
+static bool read_file(struct reader *r)
 {
     if (setjmp(r->escape))
         return false;
     jpeg_create_decompress(&r->lib);
     r->lib.progress = &r->progress;
     r->lib.mem->max_memory_to_use = (long)r->limits->memory;
-    jpeg_mem_src(&r->lib, (const unsigned char *)file.at, (unsigned long)file.size);
+    jpeg_mem_src(&r->lib, (const unsigned char *)r->file.at,
+                 (unsigned long)r->file.size);
     if (!read_header(r))
         return false;
     if (r->to)
@@ -131,32 +188,36 @@ static bool read_file(struct reader *r, struct bytes file)
     return true;
 }
 
-static bool read_with(struct reader *r, struct bytes file)
+static bool read_with(struct reader *r)
 {
     r->lib.err = jpeg_std_error(&r->errors);
     r->errors.error_exit = give_up;
     r->errors.emit_message = on_message;
     r->progress.progress_monitor = on_progress;
     r->lib.client_data = r;
-    bool ok = read_file(r, file);
+    r->joined = arena_make("exif");
+    bool ok = read_file(r);
     jpeg_destroy_decompress(&r->lib);
+    arena_free(&r->joined);
     return ok;
 }
 
 static bool jpeg_header(struct bytes file, const struct image_limits *limits,
                         struct image_header *out)
 {
-    struct reader r = {.limits = limits};
-    bool ok = read_with(&r, file);
+    struct reader r = {.limits = limits, .file = file};
+    bool ok = read_with(&r);
     *out = r.header;
     return ok;
 }
 
 static bool jpeg_rows(struct arena *scratch, struct bytes file,
-                      const struct image_limits *limits, struct rows *to)
+                      const struct image_limits *limits, enum alpha_rule alpha,
+                      struct rows *to)
 {
-    struct reader r = {.limits = limits, .scratch = scratch, .to = to};
-    return read_with(&r, file);
+    (void)alpha;                        /* JPEG has none */
+    struct reader r = {.limits = limits, .file = file, .scratch = scratch, .to = to};
+    return read_with(&r);
 }
 
 const struct decoder jpeg_decoder = {jpeg_header, jpeg_rows};

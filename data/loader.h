@@ -20,7 +20,7 @@ struct loader_options {
     struct row_shape shape;
     struct image_shape image;
     struct image_limits limits;
-    enum exif_rule exif;
+    struct image_rules rules;
     enum long_policy too_long;
     enum bad_policy bad;
     int bad_limit;                      /* bad samples in a row that are skipped */

@@ -1,20 +1,26 @@
 /* png.c - PNG by libpng: its error handling by longjmp stays inside this file.
  *
- * Pixels become RGB as Pillow's convert("RGB") makes them: palettes looked up, grey of
- * 1, 2 and 4 bits stretched to 0..255, alpha and tRNS dropped (never blended), the high
- * byte of 16-bit samples, except that 16-bit grey without alpha is clipped at 255, not
- * scaled.  Gamma and colour profiles are ignored. */
+ * Pixels become RGB as the reference makes them: palettes looked up, grey of 1, 2 and 4
+ * bits stretched to 0..255, the high byte of 16-bit samples, alpha and tRNS composited
+ * on white or dropped.  Gamma and colour profiles are ignored. */
 #include "data/image_internal.h"
 
+#include "base/log.h"
+
+#include <ctype.h>
 #include <png.h>
 #include <setjmp.h>
+#include <stdatomic.h>
+#include <zlib.h>
 
 enum { SIGNATURE = 8, CHUNK_HEAD = 8, CHUNK_EXTRA = 12, CHUNK_LIMIT = 1 << 23 };
+enum { TEXT_LIMIT = 1 << 20 };          /* of a compressed remark, as in Pillow */
 
 struct reader {
     png_struct *lib;
     png_info *info;
     struct arena *scratch;
+    enum alpha_rule alpha;
     struct rows *to;
     struct bytes left;                  /* of the file */
     jmp_buf escape;
@@ -26,19 +32,112 @@ static uint32_t big_endian(const char *at)
     return (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3];
 }
 
-/* The orientation is in a chunk before or after the pixels, so walk over them all. */
+/* ---- what it says of its orientation ---- */
+
+/* The text of a chunk, from behind its keyword on; packed: by zlib. */
+struct remark { struct bytes text; bool packed; };
+
+static bool keyword(struct bytes chunk, const char *word, struct bytes *rest)
+{
+    int64_t size = (int64_t)strlen(word) + 1;
+    if (chunk.size < size || memcmp(chunk.at, word, (size_t)size))
+        return false;
+    *rest = (struct bytes){chunk.at + size, chunk.size - size};
+    return true;
+}
+
+static bool skip_text(struct bytes *at)
+{
+    char *end = at->size ? memchr(at->at, '\0', (size_t)at->size) : NULL;
+    if (!end)
+        return false;
+    at->size -= end + 1 - at->at;
+    at->at = end + 1;
+    return true;
+}
+
+/* The remark with such a keyword in a tEXt, zTXt or iTXt chunk, if this is one. */
+static void remark_read(const char *kind, struct bytes chunk, const char *word,
+                        struct remark *out)
+{
+    struct bytes rest;
+    if (!keyword(chunk, word, &rest))
+        return;
+    if (!memcmp(kind, "tEXt", 4)) {
+        *out = (struct remark){rest, false};
+    } else if (!memcmp(kind, "zTXt", 4) && rest.size > 1 && !rest.at[0]) {
+        *out = (struct remark){{rest.at + 1, rest.size - 1}, true};
+    } else if (!memcmp(kind, "iTXt", 4) && rest.size > 2 && !rest.at[1]) {
+        bool packed = rest.at[0];
+        rest = (struct bytes){rest.at + 2, rest.size - 2};
+        if (skip_text(&rest) && skip_text(&rest))       /* language, keyword in it */
+            *out = (struct remark){rest, packed};
+    }
+}
+
+static struct bytes remark_text(struct arena *a, const struct remark *r)
+{
+    if (!r->packed)
+        return r->text;
+    uLongf size = TEXT_LIMIT;
+    struct bytes out = {arena_room(a, TEXT_LIMIT), 0};
+    if (uncompress((Bytef *)out.at, &size, (const Bytef *)r->text.at,
+                   (uLong)r->text.size) == Z_OK)
+        out.size = (int64_t)size;
+    return out;
+}
+
+/* EXIF data as ImageMagick writes it: three lines, then hexadecimal digits. */
+static struct bytes profile_bytes(struct arena *a, struct bytes text)
+{
+    static const char digits[] = "0123456789abcdef";
+    struct bytes out = {arena_room(a, (size_t)text.size + 1), 0};
+    int lines = 0, half = -1;
+    for (int64_t i = 0; i < text.size; i++) {
+        char c = text.at[i];
+        const char *digit = c ? strchr(digits, tolower((unsigned char)c)) : NULL;
+        if (lines < 3) {
+            lines += c == '\n';
+        } else if (digit && half < 0) {
+            half = (int)(digit - digits);
+        } else if (digit) {
+            out.at[out.size++] = (char)(half << 4 | (int)(digit - digits));
+            half = -1;
+        } else if (!isspace((unsigned char)c)) {
+            return (struct bytes){0};
+        }
+    }
+    return out;
+}
+
+/* Chunks may say it before or after the pixels, so walk over them all; the last of a
+ * kind counts. */
 static int find_orientation(struct bytes file)
 {
+    struct arena a = arena_make("png notes");
+    struct notes notes = {0};
+    struct remark profile = {0}, xmp = {0};
     for (int64_t at = SIGNATURE; at + CHUNK_EXTRA <= file.size;) {
         int64_t size = big_endian(file.at + at);
+        const char *kind = file.at + at + 4;
+        struct bytes chunk = {file.at + at + CHUNK_HEAD, size};
         if (size > file.size - at - CHUNK_EXTRA)
             break;
-        if (!memcmp(file.at + at + 4, "eXIf", 4))
-            return exif_orientation((const uint8_t *)file.at + at + CHUNK_HEAD, size);
+        if (!memcmp(kind, "eXIf", 4))
+            notes.exif = chunk;
+        remark_read(kind, chunk, "Raw profile type exif", &profile);
+        remark_read(kind, chunk, "XML:com.adobe.xmp", &xmp);
         at += CHUNK_EXTRA + size;
     }
-    return 1;
+    if (!notes.exif.at)
+        notes.exif = profile_bytes(&a, remark_text(&a, &profile));
+    notes.xmp = remark_text(&a, &xmp);
+    int found = notes_orientation(&notes);
+    arena_free(&a);
+    return found;
 }
+
+/* ---- its pixels ---- */
 
 static bool png_header(struct bytes file, const struct image_limits *limits,
                        struct image_header *out)
@@ -52,9 +151,9 @@ static bool png_header(struct bytes file, const struct image_limits *limits,
         return fail("png: size %lld x %lld is not possible", (long long)width,
                     (long long)height);
     bool interlaced = file.at[28];
-    int copies = interlaced ? 2 : 1;    /* the passes need the whole image */
+    int bytes = interlaced ? 3 + 4 : 3; /* the passes need the whole image */
     if (!pixels_allowed("png", limits, width, height) ||
-        !memory_allowed("png", limits, 3 * copies * width * height))
+        !memory_allowed("png", limits, bytes * width * height))
         return false;
     *out = (struct image_header){(int)width, (int)height, find_orientation(file)};
     return true;
@@ -84,11 +183,59 @@ static void read_bytes(png_struct *lib, uint8_t *to, size_t size)
     r->left.size -= (int64_t)size;
 }
 
-/* 16-bit grey is clipped as Pillow clips it; `row` holds `width` big-endian samples. */
-static void clip_row(uint8_t *row, int width, uint8_t *rgb)
+/* Said once: a run that loses half of its bits should know. */
+static void tell_reduced(void)
+{
+    static atomic_flag told = ATOMIC_FLAG_INIT;
+    if (!atomic_flag_test_and_set(&told))
+        log_warn("data", "16-bit reduced: of images with 16 bits a sample the upper 8 "
+                 "are read");
+}
+
+/* The colour that tRNS makes clear; Pillow compares the low byte of what the file says
+ * with levels of 8 bits, whatever the depth. */
+struct clear { bool is; uint8_t rgb[3]; };
+
+static struct clear clear_colour(const struct reader *r)
+{
+    png_color_16 *c;
+    int type = png_get_color_type(r->lib, r->info);
+    if (r->alpha == ALPHA_DROP || type == PNG_COLOR_TYPE_PALETTE ||
+        !png_get_tRNS(r->lib, r->info, NULL, NULL, &c))
+        return (struct clear){0};
+    if (type == PNG_COLOR_TYPE_RGB)
+        return (struct clear){true, {c->red & 255, c->green & 255, c->blue & 255}};
+    bool one_bit = png_get_bit_depth(r->lib, r->info) == 1;
+    uint8_t level = one_bit ? (c->gray ? 255 : 0) : c->gray & 255;
+    return (struct clear){true, {level, level, level}};
+}
+
+static void clear_to_white(const struct clear *c, uint8_t *rgb, int width)
 {
     for (int x = 0; x < width; x++)
-        memset(rgb + 3 * x, row[2 * x] ? 255 : row[2 * x + 1], 3);
+        if (!memcmp(rgb + 3 * x, c->rgb, 3))
+            memset(rgb + 3 * x, 255, 3);
+}
+
+/* Asks for RGB or RGBA, 8 bits each; returns how many bytes a pixel gets. */
+static int ask_for_rgb(const struct reader *r)
+{
+    png_struct *lib = r->lib;
+    bool palette = png_get_color_type(lib, r->info) == PNG_COLOR_TYPE_PALETTE;
+    bool alpha = png_get_color_type(lib, r->info) & PNG_COLOR_MASK_ALPHA ||
+                 (palette && png_get_valid(lib, r->info, PNG_INFO_tRNS));
+    if (palette)
+        png_set_palette_to_rgb(lib);
+    else
+        png_set_expand_gray_1_2_4_to_8(lib);
+    if (png_get_bit_depth(lib, r->info) == 16)
+        tell_reduced();
+    png_set_strip_16(lib);
+    png_set_gray_to_rgb(lib);
+    if (alpha && r->alpha == ALPHA_WHITE)
+        return 4;
+    png_set_strip_alpha(lib);
+    return 3;
 }
 
 static void read_image(struct reader *r)
@@ -102,17 +249,11 @@ static void read_image(struct reader *r)
     png_read_info(lib, r->info);
     int width = (int)png_get_image_width(lib, r->info);
     int height = (int)png_get_image_height(lib, r->info);
-    bool clip = png_get_bit_depth(lib, r->info) == 16 &&
-                png_get_color_type(lib, r->info) == PNG_COLOR_TYPE_GRAY;
-    if (!clip) {
-        png_set_expand(lib);
-        png_set_strip_16(lib);
-        png_set_gray_to_rgb(lib);
-    }
-    png_set_strip_alpha(lib);
+    struct clear clear = clear_colour(r);
+    int bytes = ask_for_rgb(r);
     int passes = png_set_interlace_handling(lib);
     png_read_update_info(lib, r->info);
-    size_t row_bytes = (size_t)width * (clip ? 2 : 3);
+    size_t row_bytes = (size_t)width * (size_t)bytes;
     REQUIRE(png_get_rowbytes(lib, r->info) == row_bytes);
 
     uint8_t *whole = NULL;
@@ -123,13 +264,15 @@ static void read_image(struct reader *r)
                 png_read_row(lib, whole + (size_t)y * row_bytes, NULL);
     }
     uint8_t *line = arena_push(r->scratch, row_bytes);
-    uint8_t *clipped = arena_push(r->scratch, 3 * (size_t)width);
     for (int y = 0; y < height; y++) {
         uint8_t *row = whole ? whole + (size_t)y * row_bytes : line;
         png_read_row(lib, row, NULL);
-        if (clip)
-            clip_row(row, width, clipped);
-        rows_give(r->to, clip ? clipped : row, width);
+        if (clear.is)
+            clear_to_white(&clear, row, width);
+        if (bytes == 4)
+            rows_give_on_white(r->to, row, width);
+        else
+            rows_give(r->to, row, width);
     }
     png_read_end(lib, NULL);
 }
@@ -144,10 +287,11 @@ static bool read_file(struct reader *r)
 }
 
 static bool png_rows(struct arena *scratch, struct bytes file,
-                     const struct image_limits *limits, struct rows *to)
+                     const struct image_limits *limits, enum alpha_rule alpha,
+                     struct rows *to)
 {
     (void)limits;                       /* checked with the header */
-    struct reader r = {.scratch = scratch, .to = to, .left = file};
+    struct reader r = {.scratch = scratch, .alpha = alpha, .to = to, .left = file};
     r.lib = png_create_read_struct(PNG_LIBPNG_VER_STRING, &r, give_up, ignore);
     r.info = r.lib ? png_create_info_struct(r.lib) : NULL;
     bool ok = r.info ? read_file(&r)

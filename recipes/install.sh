@@ -23,6 +23,7 @@ libxxhash-dev           library:libxxhash
 libjpeg-dev             library:libjpeg
 libpng-dev              library:libpng
 libwebp-dev             library:libwebp
+zlib1g-dev              library:zlib
 '
 test='
 libcmocka-dev           library:cmocka

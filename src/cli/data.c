@@ -11,7 +11,8 @@
     WIDE "target id, weight, image feature of every token\n"
 #define HELP_IMAGE \
     "data image FILE... [--out F.safetensors] [--model DIR] [--exif apply|ignore]\n" \
-    "     [--rule torchvision|pil] [--min-pixels N] [--max-pixels N]\n" \
+    "     [--alpha white|drop] [--rule torchvision|pil] [--min-pixels N]\n" \
+    "     [--max-pixels N]\n" \
     WIDE "grid, tokens and patches of images; --out writes them\n"
 #define HELP_CHECK \
     "data check RECIPE               reads every sample: counts, bad ones by cause,\n" \
@@ -51,6 +52,7 @@ static bool image(struct arena *arena, int argc, char **argv)
     const struct option option[] = {
         {"out", &o.out, NULL, NULL}, {"model", &o.model, NULL, NULL},
         {"rule", &o.rule, NULL, NULL}, {"exif", &o.exif, NULL, NULL},
+        {"alpha", &o.alpha, NULL, NULL},
         {"min-pixels", NULL, &o.min_pixels, NULL},
         {"max-pixels", NULL, &o.max_pixels, NULL}};
     if (!arguments_read(&a, argc, argv, option, COUNT(option), 1, argc))

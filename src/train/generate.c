@@ -104,7 +104,7 @@ static bool prompt_encode(struct session *s, struct arena *a,
         struct bytes file;
         if (!image_source_read(a, &sample->image[i], &file))
             return false;
-        if (!image_load(a, file, o->exif, &o->limits, &o->image, &out->image[i]))
+        if (!image_load(a, file, o->rules, &o->limits, &o->image, &out->image[i]))
             return fail_in("image %s", sample->image[i].name);
         int patches = out->image[i].grid_h * out->image[i].grid_w;
         out->patches += patches;

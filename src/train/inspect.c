@@ -91,84 +91,133 @@ static bool name_find(const char *what, const char *name, const char *const *nam
 }
 
 static bool shape_read(struct arena *a, const struct inspect_image *o,
-                       struct image_shape *shape, int *exif, const char **from)
+                       struct image_shape *shape, struct image_rules *rules,
+                       const char **from)
 {
-    int rule;
+    int rule, exif, alpha;
     const struct image_limits_given given = {o->min_pixels, o->max_pixels};
     struct model_config c = {.vision = {.patch = image_shape_default.patch,
                                         .frames = image_shape_default.frames,
                                         .merge = image_shape_default.merge}};
     if (!name_find("rule", o->rule, resize_rule_name, 2, &rule) ||
-        !name_find("exif", o->exif, exif_rule_name, 2, exif) ||
+        !name_find("exif", o->exif, exif_rule_name, 2, &exif) ||
+        !name_find("alpha", o->alpha, alpha_rule_name, 2, &alpha) ||
         (o->model && !hf_config_read(a, o->model, &c)) ||
         !image_shape_read(a, o->model, &c.vision, given, shape, from))
         return false;
     shape->rule = (enum resize_rule)rule;
+    *rules = (struct image_rules){(enum exif_rule)exif, (enum alpha_rule)alpha};
     return true;
 }
 
-static bool patches_write(struct arena *a, const char *path, const struct patches *p,
-                          int count)
+/* What `data image` makes of its files, one at a time, in no more memory than one
+ * takes. */
+struct looking {
+    const struct inspect_image *o;
+    struct image_shape shape;
+    struct image_rules rules;
+    int64_t *grid;                      /* [files, 3], as announced in the output */
+    struct safetensors_writer *out;     /* or NULL */
+};
+
+static bool file_look(struct arena *item, const struct looking *l, const char *file,
+                      bool pixels, int *width, int *height, struct patches *p)
+{
+    const struct image_limits *limits = &image_limits_default;
+    struct image_source source = {.path = file, .name = file};
+    struct bytes bytes;
+    int to_width, to_height;
+    if (!image_source_read(item, &source, &bytes))
+        return false;
+    if (!image_size(bytes, l->rules, limits, width, height) ||
+        !image_target(&l->shape, *width, *height, &to_width, &to_height) ||
+        (pixels && !image_load(item, bytes, l->rules, limits, &l->shape, p)))
+        return fail_in("image %s", file);
+    p->grid_w = to_width / l->shape.patch;
+    p->grid_h = to_height / l->shape.patch;
+    return true;
+}
+
+/* The output's header says how much is to come: sizes first. */
+static bool output_open(struct arena *a, struct looking *l, const char *const *file,
+                        int count)
 {
     static const char *const meta[] = {"format", "pt"};
-    struct safetensors_writer *w;
-    int64_t *grid = NEW(a, int64_t, 3 * (int64_t)count), rows = 0;
+    int64_t rows = 0, patch = l->shape.patch;
+    int64_t values = 3 * l->shape.frames * patch * patch;
+    l->grid = NEW(a, int64_t, 3 * (int64_t)count);
     for (int i = 0; i < count; i++) {
-        grid[3 * i] = 1;
-        grid[3 * i + 1] = p[i].grid_h;
-        grid[3 * i + 2] = p[i].grid_w;
-        rows += (int64_t)p[i].grid_h * p[i].grid_w;
+        struct arena item = arena_make("image");
+        struct patches p;
+        int width, height;
+        bool ok = file_look(&item, l, file[i], false, &width, &height, &p);
+        arena_free(&item);
+        if (!ok)
+            return fail_kind(FAULT_DATA);
+        memcpy(l->grid + 3 * (int64_t)i, (int64_t[]){1, p.grid_h, p.grid_w},
+               3 * sizeof *l->grid);
+        rows += (int64_t)p.grid_h * p.grid_w;
     }
-    int64_t values = p[0].values;
     const struct disk_tensor tensor[] = {
         {.name = "pixel_values", .dtype = DTYPE_F32, .ndim = 2, .dim = {rows, values},
          .count = rows * values, .bytes = rows * values * 4},
         {.name = "image_grid_thw", .dtype = DTYPE_I64, .ndim = 2, .dim = {count, 3},
          .count = 3 * (int64_t)count, .bytes = 24 * (int64_t)count},
     };
-    if (!safetensors_create(a, path, tensor, COUNT(tensor), meta, 1, &w))
-        return false;
-    bool ok = true;
-    for (int i = 0; i < count && ok; i++)
-        ok = safetensors_write(w, p[i].pixels,
-                               4 * values * (int64_t)p[i].grid_h * p[i].grid_w);
-    if (ok && safetensors_write(w, grid, tensor[1].bytes))
-        return safetensors_finish(w);
-    safetensors_abandon(w);
-    return false;
+    return safetensors_create(a, l->o->out, tensor, COUNT(tensor), meta, 1, &l->out) ||
+           fail_kind(FAULT_USAGE);
+}
+
+static bool output_close(struct looking *l, int count, bool ok)
+{
+    if (!l->out)
+        return ok;
+    if (ok && safetensors_write(l->out, l->grid, 24 * (int64_t)count))
+        return safetensors_finish(l->out) || fail_kind(FAULT_USAGE);
+    safetensors_abandon(l->out);
+    return fail_kind(FAULT_USAGE);
+}
+
+static bool file_show(struct looking *l, const char *file, int64_t number,
+                      struct text *t)
+{
+    struct arena item = arena_make("image");
+    struct patches p;
+    int width, height, merge = l->shape.merge;
+    bool ok = file_look(&item, l, file, true, &width, &height, &p) ||
+              fail_kind(FAULT_DATA);
+    if (ok && l->out) {
+        const int64_t *grid = l->grid + 3 * number;
+        if (grid[1] != p.grid_h || grid[2] != p.grid_w) {
+            fail("image %s: changed while it was read", file);
+            ok = fail_kind(FAULT_DATA);
+        } else {
+            ok = safetensors_write(l->out, p.pixels,
+                                   4 * (int64_t)p.values * p.grid_h * p.grid_w);
+        }
+    }
+    if (ok)
+        text_add(t, "%s: %dx%d pixels -> grid %dx%d patches, %d tokens\n", file, width,
+                 height, p.grid_w, p.grid_h, p.grid_w * p.grid_h / (merge * merge));
+    arena_free(&item);
+    return ok;
 }
 
 bool inspect_images(const struct inspect_image *o, const char *const *file, int count,
                     struct text *t)
 {
     struct arena a = arena_make("images");
-    struct image_shape shape;
-    struct patches *p = NEW(&a, struct patches, count);
-    int exif;
+    struct looking l = {.o = o};
     const char *from;
-    bool ok = shape_read(&a, o, &shape, &exif, &from);
+    bool ok = shape_read(&a, o, &l.shape, &l.rules, &from);
     if (ok)
         text_add(t, "limits: %" PRId64 " to %" PRId64 " pixels (%s), %d for a token\n",
-                 shape.min_pixels, shape.max_pixels, from,
-                 shape.patch * shape.patch * shape.merge * shape.merge);
-    for (int i = 0; i < count && ok; i++) {
-        struct image_source source = {.path = file[i], .name = file[i]};
-        struct bytes bytes;
-        int width, height;
-        ok = (image_source_read(&a, &source, &bytes) &&
-              ((image_size(bytes, (enum exif_rule)exif, &image_limits_default, &width,
-                           &height) &&
-                image_load(&a, bytes, (enum exif_rule)exif, &image_limits_default,
-                           &shape, &p[i])) ||
-               fail_in("image %s", file[i]))) ||
-             fail_kind(FAULT_DATA);
-        if (ok)
-            text_add(t, "%s: %dx%d pixels -> grid %dx%d patches, %d tokens\n", file[i],
-                     width, height, p[i].grid_w, p[i].grid_h,
-                     p[i].grid_w * p[i].grid_h / (shape.merge * shape.merge));
-    }
-    if (ok && o->out)
-        ok = patches_write(&a, o->out, p, count) || fail_kind(FAULT_USAGE);
+                 l.shape.min_pixels, l.shape.max_pixels, from,
+                 l.shape.patch * l.shape.patch * l.shape.merge * l.shape.merge);
+    ok = ok && (!o->out || output_open(&a, &l, file, count));
+    for (int i = 0; i < count && ok; i++)
+        ok = file_show(&l, file[i], i, t);
+    ok = output_close(&l, count, ok);
     arena_free(&a);
     return ok;
 }

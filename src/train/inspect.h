@@ -11,7 +11,7 @@ MUST_USE bool inspect_rows(const struct recipe *r, int64_t count, struct text *t
 struct inspect_image {
     const char *out;   /* safetensors: pixel_values F32, image_grid_thw I64 */
     const char *model; /* folder whose config and processor apply, or NULL */
-    const char *rule, *exif;            /* names, or NULL: torchvision, apply */
+    const char *rule, *exif, *alpha;    /* names, or NULL: torchvision, apply, white */
     int64_t min_pixels, max_pixels;     /* 0: the processor's, else the defaults */
 };
 MUST_USE bool inspect_images(const struct inspect_image *o, const char *const *file,

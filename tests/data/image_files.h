@@ -6,6 +6,8 @@
 
 #include "data/image.h"
 
+static const struct image_rules usual = {EXIF_APPLY, ALPHA_WHITE};
+
 static inline struct bytes image_file(struct arena *a, const char *name)
 {
     struct bytes file;
@@ -24,12 +26,12 @@ static inline struct bytes image_prefix(struct bytes file, int64_t size)
     return cut;
 }
 
-static inline bool decodes(struct bytes file, enum exif_rule exif,
+static inline bool decodes(struct bytes file, struct image_rules rules,
                            const struct image_limits *limits)
 {
     struct arena a = arena_make("decode");
     struct picture p;
-    bool ok = image_decode(&a, file, exif, limits, &p);
+    bool ok = image_decode(&a, file, rules, limits, &p);
     arena_free(&a);
     return ok;
 }

@@ -20,7 +20,7 @@ static double images_per_second(struct bytes file, int64_t max_pixels)
         struct arena a = arena_make("speed");
         struct patches p;
         clock_t start = clock();
-        assert_ok(image_load(&a, file, EXIF_APPLY, &image_limits_default, &s, &p));
+        assert_ok(image_load(&a, file, usual, &image_limits_default, &s, &p));
         best = MIN(best, (double)(clock() - start) / CLOCKS_PER_SEC);
         arena_free(&a);
     }

@@ -20,6 +20,10 @@ if (ulimit -v 400000; "$vlmoe" --version) >"$tiny/version.log" 2>&1; then
     expected 6 "address limit" $? "$tiny/narrow.log" "more memory" "device memory"
     (ulimit -v 400000; exec "$vlmoe" plan "$tiny/recipe.yaml") >"$tiny/plan.log" 2>&1
     expected 6 "plan under an address limit" $? "$tiny/plan.log" "are free"
+    # 60 images of 19 MB each: every one is gone before the next
+    (ulimit -v 400000; exec "$vlmoe" data image $(yes tests/data/image/grey8.png | head -60) \
+        --min-pixels 802816) >"$tiny/images.log" 2>&1
+    expected 0 "many images under an address limit" $? "$tiny/images.log" "grid 62x52"
 fi
 
 # ---- places that cannot be written ----

@@ -14,19 +14,20 @@ static inline void fuzz_image(const uint8_t *data, size_t size, enum image_kind 
     struct image_shape shape = image_shape_default;
     shape.min_pixels = 1 << 10;
     shape.max_pixels = 1 << 12;
-    for (int i = EXIF_APPLY; i <= EXIF_IGNORE; i++) {
-        enum exif_rule exif = (enum exif_rule)i;
+    for (int i = 0; i < 2; i++) {
+        const struct image_rules rules = {i ? EXIF_IGNORE : EXIF_APPLY,
+                                          i ? ALPHA_DROP : ALPHA_WHITE};
         struct arena a = arena_make("fuzz");
         struct picture picture;
         struct patches patches;
         int width = 0, height = 0, to_width, to_height;
         fail_clear();
-        bool sized = image_size(file, exif, &limits, &width, &height);
-        bool ok = image_decode(&a, file, exif, &limits, &picture);
+        bool sized = image_size(file, rules, &limits, &width, &height);
+        bool ok = image_decode(&a, file, rules, &limits, &picture);
         REQUIRE(!ok || (sized && picture.width == width && picture.height == height));
         REQUIRE(ok || fail_message()[0]);
         bool fits = sized && image_target(&shape, width, height, &to_width, &to_height);
-        bool loaded = image_load(&a, file, exif, &limits, &shape, &patches);
+        bool loaded = image_load(&a, file, rules, &limits, &shape, &patches);
         REQUIRE(loaded == (ok && fits));
         arena_free(&a);
     }

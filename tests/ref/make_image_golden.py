@@ -6,6 +6,7 @@ Run from the repository root with Pillow, torch, torchvision and transformers in
 and the Debian package tuxpaint-stamps-default for the stamps:
     python3 tests/ref/make_image_golden.py
 """
+import glob
 import io
 import os
 import shutil
@@ -16,24 +17,13 @@ import numpy as np
 from PIL import Image, ImageOps
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import (
     Qwen2VLImageProcessorPil)
+from transformers.image_transforms import convert_to_rgb
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
 
 FOLDER = "tests/data/image"
+CASES = "tests/data/cases"
 STAMPS = "/usr/share/tuxpaint/stamps"
 CORPUS = "tests/fuzz/corpus"
-
-# From Pillow 13 on, images that lose much more height than width are resized vertically
-# first.  The rule before, and torchvision's to this day, is horizontally first.
-any_order = Image.Image.resize
-
-
-def horizontal_first(self, size, resample=None, **options):
-    across = any_order(self, (size[0], self.height), resample, **options)
-    return any_order(across, size, resample, **options)
-
-
-Image.Image.resize = horizontal_first
-
 
 def fnv(data):
     h = 0xcbf29ce484222325
@@ -190,12 +180,25 @@ def webps():
 
 # ---- what the references make of them ----
 
+def opened(data):
+    """As Pillow opens it, but 16-bit grey, which it clips at 255, by its high byte."""
+    image = Image.open(io.BytesIO(data))
+    if image.mode == "I;16":
+        grey = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        grey.info = image.info
+        return grey
+    return image
+
+
+def on_white(image):
+    return Image.fromarray(convert_to_rgb(image, return_numpy=True))
+
+
 def table_decode(out):
     out.write("static const struct decoded decoded[] = {\n")
     for name, data in files.items():
-        with Image.open(io.BytesIO(data)) as f:
-            upright = ImageOps.exif_transpose(f).convert("RGB")
-            plain = f.convert("RGB")
+        upright = on_white(ImageOps.exif_transpose(opened(data)))
+        plain = opened(data).convert("RGB")
         out.write(f'    {{"{name}", {upright.width}, {upright.height}, '
                   f'0x{fnv(upright.tobytes()):016x}, '
                   f'0x{fnv(plain.tobytes()):016x}}},\n')
@@ -251,26 +254,42 @@ def table_resized(out):
     out.write("static const struct resized resized[] = {\n")
     for w, h, tw, th in (
             (7, 5, 8, 4), (50, 40, 17, 61), (17, 33, 160, 2), (301, 200, 3, 5),
-            (16, 16, 16, 31), (100, 3, 99, 3), (5, 400, 5, 7), (9, 2000, 4, 3)):
+            (16, 16, 16, 31), (100, 3, 99, 3), (5, 400, 5, 7), (9, 2000, 4, 3),
+            # on both sides of where the vertical pass comes first
+            (100, 100, 99, 97), (100, 100, 99, 98), (60, 300, 30, 239),
+            (60, 300, 30, 240), (60, 40, 90, 39), (60, 40, 90, 41)):
         image = Image.fromarray(colours(w, h)).resize((tw, th), Image.BICUBIC)
         out.write(f"    {{{w}, {h}, {tw}, {th}, 0x{fnv(image.tobytes()):016x}}},\n")
     out.write("};\n\n")
 
 
-def table_stamps(out):
-    """Real images; the default shape of Qwen3-VL."""
-    out.write("static const struct stamp stamps[] = {\n")
-    for name in ("symbols/clockface.png", "food/fruit/apricot.png",
-                 "symbols/money/us/coins/005nickel.png"):
-        image = Image.open(os.path.join(STAMPS, name)).convert("RGB")
+def table_files(out, name, folder, files):
+    """Files as they are; the default shape of Qwen3-VL."""
+    out.write(f"static const struct stamp {name}[] = {{\n")
+    for file in files:
+        with open(os.path.join(folder, file), "rb") as f:
+            image = ImageOps.exif_transpose(opened(f.read()))
         hashes, grid = [], None
         for p in processors((16, 65536, 16777216, HALF, HALF)):
             r = p(image, return_tensors="np")
             grid = r["image_grid_thw"][0]
             hashes.append(fnv_words(r["pixel_values"].astype(np.float32)))
-        out.write(f'    {{"{name}", {grid[1]}, {grid[2]},\n     '
+        out.write(f'    {{"{file}", {grid[1]}, {grid[2]},\n     '
                   f"{{0x{hashes[0]:016x}, 0x{hashes[1]:016x}}}}},\n")
     out.write("};\n\n")
+
+
+def table_stamps(out):
+    table_files(out, "stamps", STAMPS, (
+        "symbols/clockface.png", "food/fruit/apricot.png",
+        "symbols/money/us/coins/005nickel.png"))
+
+
+def table_cases(out):
+    """What Pillow refuses has no place here."""
+    table_files(out, "cases", CASES, sorted(
+        os.path.relpath(f, CASES) for f in glob.glob(CASES + "/*/*")
+        if not f.endswith("no_eoi.jpg")))
 
 
 def main():
@@ -286,6 +305,7 @@ def main():
         table_loaded(out)
         table_resized(out)
         table_stamps(out)
+        table_cases(out)
     still = Image.fromarray(smooth(9, 9))
     save("animation.webp", still, save_all=True, append_images=[still.rotate(90)])
     for name, data in files.items():

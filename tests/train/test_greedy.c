@@ -102,7 +102,7 @@ static struct encoded joined(struct fixture *f, int i, const struct answer *x)
     for (int k = 0; k < sample->nimage; k++) {
         struct bytes file;
         assert_ok(image_source_read(a, &sample->image[k], &file));
-        assert_ok(image_load(a, file, o->exif, &o->limits, &o->image, &e.image[k]));
+        assert_ok(image_load(a, file, o->rules, &o->limits, &o->image, &e.image[k]));
         tokens[k] = e.image[k].grid_h * e.image[k].grid_w / 4;
         e.patches += 4 * tokens[k];
     }
