@@ -40,22 +40,24 @@ static void add_rows(const float *weight, const float *v, int64_t stride, int64_
     }
 }
 
-/* n keys from row `from` on, for one head whose maximum and sum so far are these. */
-static void attend(const struct rows *p, const float *q, int64_t g, int64_t from,
-                   int64_t n, float *most, float *sum, float *o)
+/* n keys from row `from` on, for `count` heads whose maxima and sums so far are these.
+ */
+static void attend(const struct rows *p, const float *q, int64_t count, int64_t g,
+                   int64_t from, int64_t n, float *most, float *sum, float *o)
 {
-    float score[KEYS];
-    const float *k = row(p->k, from) + g * p->width;
-    for (int64_t j = 0; j < n; j++)
-        score[j] = p->scale * row_dot(q, k + j * p->k.stride[0], p->width);
-    float top = row_max(score, n);
-    top = top > *most ? top : *most;
-    float fade = expf(*most - top);
-    *sum = *sum * fade + row_exp(score, top, n, score);
-    *most = top;
-    for (int64_t c = 0; c < p->width && fade != 1; c++)
-        o[c] *= fade;
-    add_rows(score, row(p->v, from) + g * p->width, p->v.stride[0], n, p->width, o);
+    float score[HEADS * KEYS];
+    cpu_product_few(count, n, p->width, p->scale, q, p->width,
+                    row(p->k, from) + g * p->width, p->k.stride[0], 0, score, KEYS);
+    for (int64_t i = 0; i < count; i++, o += p->width) {
+        float *x = score + i * KEYS, top = row_max(x, n);
+        top = top > most[i] ? top : most[i];
+        float fade = expf(most[i] - top);
+        sum[i] = sum[i] * fade + row_exp(x, top, n, x);
+        most[i] = top;
+        for (int64_t c = 0; c < p->width && fade != 1; c++)
+            o[c] *= fade;
+        add_rows(x, row(p->v, from) + g * p->width, p->v.stride[0], n, p->width, o);
+    }
 }
 
 /* One query's heads [h, h + count), which share key head g. */
@@ -72,9 +74,7 @@ static void query_heads(const struct rows *p, int64_t t, int64_t g, int64_t h,
         sum[i] = 0;
     }
     for (int64_t from = first; from < end; from += KEYS)
-        for (int64_t i = 0; i < count; i++)
-            attend(p, q + i * p->width, g, from, MIN(KEYS, end - from), &most[i],
-                   &sum[i], o + i * p->width);
+        attend(p, q, count, g, from, MIN(KEYS, end - from), most, sum, o);
     for (int64_t i = 0; i < count && end > 0; i++)
         for (int64_t c = 0; c < p->width; c++)
             o[i * p->width + c] /= sum[i];

@@ -64,5 +64,15 @@ void cpu_fold(struct stream *s, int64_t rows, int64_t columns,
 void cpu_product(bool turn_a, bool turn_b, int64_t m, int64_t n, int64_t k, float alpha,
                  const float *a, int64_t a_stride, const float *b, int64_t b_stride,
                  float beta, float *c, int64_t c_stride);
+/* The same with a as it is and b turned, for so few rows that what matters is reading b
+ * once; cpu_product calls it for at most CPU_FEW. */
+void cpu_product_few(int64_t m, int64_t n, int64_t k, float alpha, const float *a,
+                     int64_t a_stride, const float *b, int64_t b_stride, float beta,
+                     float *c, int64_t c_stride);
+#if defined __AVX512F__
+enum { CPU_FEW = 16 };
+#else
+enum { CPU_FEW = 8 };
+#endif
 
 #endif

@@ -61,6 +61,10 @@ void cpu_product(bool turn_a, bool turn_b, int64_t m, int64_t n, int64_t k, floa
                 c[i * c_stride + j] = blend(beta, c[i * c_stride + j], 0);
         return;
     }
+    if (!turn_a && turn_b && m <= CPU_FEW) {
+        cpu_product_few(m, n, k, alpha, a, a_stride, b, b_stride, beta, c, c_stride);
+        return;
+    }
     cblas_sgemm(CblasRowMajor, turn_a ? CblasTrans : CblasNoTrans,
                 turn_b ? CblasTrans : CblasNoTrans, (blasint)m, (blasint)n, (blasint)k,
                 alpha, a, (blasint)a_stride, b, (blasint)b_stride, beta, c,
@@ -73,7 +77,7 @@ struct cut {
     int64_t m, n, m_block, n_block, m_blocks, n_blocks;
 };
 
-enum { M_LEAST = 32, M_MOST = 256, N_MOST = 768, N_WIDE = 512 };
+enum { M_LEAST = 32, M_MOST = 256, N_MOST = 768, N_WIDE = 512, N_FEW = 256 };
 
 static struct cut cut_make(int64_t m, int64_t n)
 {
@@ -127,6 +131,10 @@ void cpu_linear(struct stream *s, struct tensor x, struct tensor w, struct tenso
                 float beta, struct tensor y)
 {
     struct linear p = {x, w, b, y, beta, cut_make(y.dim[0], y.dim[1])};
+    if (y.dim[0] <= CPU_FEW) {          /* columns are all there is to share out */
+        p.cut.n_block = N_FEW;
+        p.cut.n_blocks = blocks_of(y.dim[1], N_FEW);
+    }
     team_for(s->team, p.cut.m_blocks * p.cut.n_blocks, linear_block, &p);
 }
 

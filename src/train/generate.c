@@ -2,9 +2,13 @@
  * then each step adds a token to every answer that has not ended. */
 #include "train/generate.h"
 
+#include "base/clock.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "data/encode.h"
 #include "train/left_out.h"
+
+#include <inttypes.h>
 
 const char *sample_answer(const struct sample *s, struct arena *a)
 {
@@ -88,6 +92,7 @@ struct answers {
     int rows;
     struct answers_room room;
     struct views *views;
+    double prompt_seconds, step_seconds;
 };
 
 /* Prompt tokens and images of a sample. */
@@ -355,8 +360,10 @@ static bool rows_answer(struct answers *x, const struct prompt_row *r, int n)
         p->from = from;
         from += p->e.tokens + x->most;
     }
+    double began = clock_seconds();
     for (int i = 0; i < n && ok; i++)
         ok = row_begin(x, &r[i]);
+    double filled = clock_seconds();
     do {
         left = 0;
         for (int i = 0; i < count; i++) {
@@ -366,6 +373,8 @@ static bool rows_answer(struct answers *x, const struct prompt_row *r, int n)
         }
         ok = ok && (left == 0 || answers_step(x, open, left));
     } while (ok && left > 0);
+    x->prompt_seconds += filled - began;
+    x->step_seconds += clock_seconds() - filled;
     arena_free(&a);
     return ok;
 }
@@ -385,6 +394,21 @@ static bool answers_make(struct answers *x)
     return views_close(x->s, &views, ok && session_end(x->s));
 }
 
+/* How fast: of prompts all tokens, of answers those that steps of their own made. */
+static void speed_log(const struct answers *x)
+{
+    int64_t read = 0, made = 0;
+    for (int i = 0; i < x->count; i++) {
+        const struct prompt *p = &x->prompt[i];
+        read += p->e.tokens;
+        made += MAX(p->tokens + p->ended - 1, 0);
+    }
+    log_info("answers", "%d prompts of %" PRId64 " tokens in %.3f s, %" PRId64
+             " more tokens in %.3f s: %.1f tokens/s", x->count, read,
+             x->prompt_seconds, made, x->step_seconds,
+             x->step_seconds > 0 ? (double)made / x->step_seconds : 0);
+}
+
 bool generate(struct session *s, struct arena *a, const struct sample *sample,
               int count, int most_tokens, struct answer *out)
 {
@@ -397,6 +421,8 @@ bool generate(struct session *s, struct arena *a, const struct sample *sample,
     room_find(&x);
     if (!answers_make(&x))
         return false;
+    if (count > 0)
+        speed_log(&x);
     for (int i = 0; i < count; i++) {
         const struct prompt *p = &x.prompt[i];
         out[i] = (struct answer){

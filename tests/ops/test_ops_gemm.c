@@ -55,6 +55,29 @@ static void linear_follows_its_law(void **state)
     linear_case((struct size){0, 4, 5}); /* no rows: y is empty, dw and db are 0 */
 }
 
+/* So few rows that the matrix is read once for all of them: every number of rows up to
+ * more than that takes, sums that end within a vector, columns that are not a multiple,
+ * more of them than one block. */
+static void few_rows(void **state)
+{
+    (void)state;
+    for (int64_t T = 1; T <= 20; T++)
+        for (int64_t N = 1; N <= 600; N += N < 9 ? 1 : 148) {
+            struct size z = {T, N % 2 ? 67 : 32, N};
+            struct tensor x = slice(T, z.D), w = floats(N, z.D), y = slice(T, N);
+            struct tensor b = vector(N);
+            struct law l = {linear_law, &z, {fill(x, 1), fill(w, 1), NULL}, T * N,
+                            NULL};
+            double *want = law_output(&l), *bias = fill(b, 1);
+            assert_gradient(y, want, 1e-6,
+                            cpu->linear(&stream, x, w, tensor_none(), beta, y));
+            l.in[2] = bias;
+            fill_nan(y);
+            cpu->linear(&stream, x, w, b, 0, y);
+            assert_near(y, law_output(&l), 1e-6);
+        }
+}
+
 /* Larger than every block: forward only checked by rows that the law gives exactly. */
 static void linear_blocks_meet(void **state)
 {
@@ -165,6 +188,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear_follows_its_law),
+        cmocka_unit_test(few_rows),
         cmocka_unit_test(linear_blocks_meet),
         cmocka_unit_test(grouped_follows_its_law),
         cmocka_unit_test(grouped_blocks_meet),

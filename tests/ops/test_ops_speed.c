@@ -71,6 +71,21 @@ static void attention_at(int32_t T, int H, int G, int K, int segments, bool caus
                                dq, dk, dv));
 }
 
+/* Few rows with matrices that no cache holds: against the bytes read. */
+static void few_at(int64_t T, int64_t D, int64_t N)
+{
+    enum { COPIES = 16 };
+    struct tensor x = random_2d(T, D), w = random_2d(COPIES * N, D);
+    struct tensor y = random_2d(T, N), none = tensor_none();
+    double seconds, bytes = 4.0 * (double)(N * D);
+    static int next;
+    TIME(seconds, cpu->linear(&stream, x, tensor_rows(w, next++ % COPIES * N, N), none,
+                              0, y));
+    print_message("linear of %lld rows x %lld x %lld %13.1f us %8.1f GB/s\n",
+                  (long long)T, (long long)D, (long long)N, seconds * 1e6,
+                  bytes / seconds / 1e9);
+}
+
 /* One query each of so many answers, whose caches have n rows. */
 static void answers_at(int32_t answers, int32_t n, int H, int G, int K)
 {
@@ -169,6 +184,8 @@ static void products_are_fast(void **state)
     attention_at(1024, 4, 4, 64, 1, true);
     attention_at(1024, 4, 2, 64, 8, true);
     attention_at(1024, 4, 4, 48, 8, false);
+    few_at(1, 1024, 1024);
+    few_at(8, 1024, 1024);
     answers_at(1, 1024, 16, 4, 64);
     answers_at(8, 1024, 16, 4, 64);
     experts_at(1024, 256, 192, 8);
