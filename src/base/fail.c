@@ -1,5 +1,6 @@
 /* fail.c - the kept message of each thread, and the end of a broken promise. */
 #include "base/base.h"
+#include "base/text.h"
 
 #include <execinfo.h>
 #include <stdarg.h>
@@ -80,10 +81,12 @@ void bug_at(const char *file, int line, const char *fmt, ...)
     void *frame[32];
     va_list args;
     va_start(args, fmt);
-    fprintf(stderr, "bug: %s:%d: ", file, line);
-    vfprintf(stderr, fmt, args);
-    fputc('\n', stderr);
+    char text[1024];
+    vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
+    fprintf(stderr, "bug: %s:%d: ", file, line);
+    text_show(stderr, text, false);
+    fputc('\n', stderr);
     backtrace_symbols_fd(frame, backtrace(frame, COUNT(frame)), STDERR_FILENO);
     _Exit(FAULT_BUG);
 }

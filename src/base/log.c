@@ -1,6 +1,8 @@
 /* log.c - the one place outside src/cli that prints: whole lines, one at a time. */
 #include "base/log.h"
 
+#include "base/text.h"
+
 #include <stdarg.h>
 #include <unistd.h>
 
@@ -41,6 +43,16 @@ static void progress_wipe(void)
     state.progress = false;
 }
 
+/* A text of bounded length, so that nothing is allocated: memory may have run out. */
+static void show(const char *fmt, va_list args)
+{
+    char text[4096];
+    int n = vsnprintf(text, sizeof text, fmt, args);
+    text_show(stderr, text, false);
+    if (n >= (int)sizeof text)
+        fputs("...", stderr);
+}
+
 /* Does the text begin with "SUBJECT:" already? */
 static bool begins_with(const char *subject, const char *fmt, va_list args)
 {
@@ -68,7 +80,7 @@ void log_line(enum log_level level, const char *subject, const char *fmt, ...)
         fputs("warning: ", stderr);
     if (!begins_with(subject, fmt, args))       /* a failure's message may */
         fprintf(stderr, "%s: ", subject);
-    vfprintf(stderr, fmt, args);
+    show(fmt, args);
     fputc('\n', stderr);
     funlockfile(stderr);
     va_end(args);
@@ -82,7 +94,7 @@ void log_progress(const char *fmt, ...)
     va_start(args, fmt);
     flockfile(stderr);
     progress_wipe();
-    vfprintf(stderr, fmt, args);
+    show(fmt, args);
     fflush(stderr);
     state.progress = true;
     funlockfile(stderr);

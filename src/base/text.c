@@ -144,32 +144,58 @@ const char *text_nearest(const char *name, const char *const *candidates, int co
     return best;
 }
 
-/* The table of well-formed sequences, Unicode 15, table 3-7: only the first byte after
- * the lead is ever narrower than 80..BF. */
+/* Bytes of the character at s, 0 where none begins.  The table of well-formed
+ * sequences, Unicode 15, table 3-7: only the first byte after the lead is ever narrower
+ * than 80..BF. */
+static int character(const uint8_t *s, const uint8_t *end)
+{
+    uint8_t lead = *s, low = 0x80, high = 0xBF;
+    if (lead < 0x80)
+        return 1;
+    if (lead < 0xC2 || lead > 0xF4)
+        return 0;
+    int size = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+    if (end - s < size)
+        return 0;
+    if (lead == 0xE0)
+        low = 0xA0;                     /* overlong */
+    if (lead == 0xED)
+        high = 0x9F;                    /* surrogates */
+    if (lead == 0xF0)
+        low = 0x90;                     /* overlong */
+    if (lead == 0xF4)
+        high = 0x8F;                    /* above U+10FFFF */
+    for (int i = 1; i < size; i++, low = 0x80, high = 0xBF)
+        if (s[i] < low || s[i] > high)
+            return 0;
+    return size;
+}
+
 bool text_utf8(const char *text, int64_t size)
 {
     const uint8_t *s = (const uint8_t *)text, *end = s + size;
-    while (s < end) {
-        uint8_t lead = *s++, low = 0x80, high = 0xBF;
-        if (lead < 0x80)
-            continue;
-        if (lead < 0xC2 || lead > 0xF4)
+    for (int n; s < end; s += n)
+        if ((n = character(s, end)) == 0)
             return false;
-        int more = lead < 0xE0 ? 1 : lead < 0xF0 ? 2 : 3;
-        if (end - s < more)
-            return false;
-        if (lead == 0xE0)
-            low = 0xA0;             /* overlong */
-        if (lead == 0xED)
-            high = 0x9F;            /* surrogates */
-        if (lead == 0xF0)
-            low = 0x90;             /* overlong */
-        if (lead == 0xF4)
-            high = 0x8F;            /* above U+10FFFF */
-        for (int i = 0; i < more; i++, low = 0x80, high = 0xBF)
-            if (s[i] < low || s[i] > high)
-                return false;
-        s += more;
-    }
     return true;
+}
+
+/* C0, DEL and C1 (U+0080 to U+009F). */
+static bool controls(const uint8_t *s)
+{
+    return *s < ' ' || *s == 0x7F || (*s == 0xC2 && s[1] < 0xA0);
+}
+
+void text_show(FILE *to, const char *text, bool lines)
+{
+    const uint8_t *s = (const uint8_t *)text, *end = s + strlen(text);
+    while (s < end) {
+        int n = character(s, end);
+        bool plain = n && (!controls(s) || *s == '\t' || (lines && *s == '\n'));
+        if (plain)
+            fwrite(s, 1, (size_t)n, to);
+        for (int i = 0; !plain && i < MAX(n, 1); i++)
+            fprintf(to, s[i] == '\n' ? "\\n" : "\\x%02x", s[i]);
+        s += MAX(n, 1);
+    }
 }

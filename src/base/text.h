@@ -24,5 +24,9 @@ int text_distance(const char *a, const char *b);        /* edits from a to b; H 
 /* The candidate nearest to `name`, for messages; NULL when there is none. */
 const char *text_nearest(const char *name, const char *const *candidates, int count);
 bool text_utf8(const char *text, int64_t size);         /* is it valid UTF-8? */
+/* Prints for people, whose terminal obeys control characters: those but tabs (and, with
+ * `lines`, line breaks) and bytes that are no UTF-8 appear as \xNN.  All that comes
+ * from a name, a file or a model goes to people through here. */
+void text_show(FILE *to, const char *text, bool lines);
 
 #endif

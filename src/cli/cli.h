@@ -40,6 +40,10 @@ extern const struct command command_train, command_plan, command_generate, comma
     command_parity, command_profile, command_report, command_data, command_convert,
     command_doctor;
 
+/* To standard output, as text_show() does. */
+void say(const char *fmt, ...) PRINTF_LIKE(1, 2);
+/* The kept message, to standard error. */
+void say_failure(void);
 /* The part of the help of `vlmoe data` about one of its verbs; NULL: it is none. */
 const char *data_help(const char *word);
 /* An option that is short for a setting: one more override, unless `value` is NULL. */

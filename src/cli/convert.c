@@ -38,7 +38,7 @@ static bool run(struct arena *arena, int argc, char **argv)
     o.shard_bytes = megabytes * 1000000;
     if (!convert(&o))
         return false;
-    printf("wrote %s\n", o.to);
+    say("wrote %s\n", o.to);
     return true;
 }
 

@@ -40,7 +40,7 @@ static bool sample(struct arena *arena, int argc, char **argv)
     }
     log_set(LOG_WARN, 0);
     bool ok = inspect_rows(r, count, &t);
-    fputs(t.at, stdout);
+    say("%s", t.at);
     return ok;
 }
 
@@ -58,7 +58,7 @@ static bool image(struct arena *arena, int argc, char **argv)
     if (!arguments_read(&a, argc, argv, option, COUNT(option), 1, argc))
         return false;
     bool ok = inspect_images(&o, a.at, a.count, &t);
-    fputs(t.at, stdout);
+    say("%s", t.at);
     return ok;
 }
 
@@ -71,7 +71,7 @@ static bool check(struct arena *arena, int argc, char **argv)
         return false;
     log_set(LOG_WARN, 0);
     bool ok = inspect_data(r, &t);
-    fputs(t.at, stdout);
+    say("%s", t.at);
     return ok;
 }
 
@@ -92,7 +92,7 @@ static bool pack(struct arena *arena, int argc, char **argv)
     o.from = a.at[0];
     o.to = a.at[1];
     bool ok = inspect_shards(&o, &t);
-    fputs(t.at, stdout);
+    say("%s", t.at);
     return ok;
 }
 

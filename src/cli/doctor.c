@@ -15,7 +15,7 @@ static bool run(struct arena *arena, int argc, char **argv)
     report_libraries(&t);
     text_add(&t, "\nlimits\n");
     report_limits(&t);
-    fputs(t.at, stdout);
+    say("%s", t.at);
     return true;
 }
 

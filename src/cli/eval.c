@@ -31,11 +31,11 @@ static bool loss_print(struct session *s, struct view_of_model *v)
              mix_epoch_samples(s->held));
         return fail_kind(FAULT_DATA);
     }
-    printf("loss %.6f  supervised tokens %" PRId64 "  samples %" PRId64
+    say("loss %.6f  supervised tokens %" PRId64 "  samples %" PRId64
            "  images %" PRId64 "  rows %" PRId64 "\n",
            e.loss, e.ledger.supervised, e.ledger.samples, e.ledger.images, e.rows);
     if (e.ledger.dropped)
-        printf("left out: %" PRId64 " samples that cannot be read, %" PRId64
+        say("left out: %" PRId64 " samples that cannot be read, %" PRId64
                " too long, %" PRId64 " without loss\n", e.ledger.bad,
                e.ledger.too_long, e.ledger.no_loss);
     return true;
@@ -53,11 +53,11 @@ static bool answers_print(struct session *s, const struct sample *sample, int n)
         const char *want = sample_answer(&sample[i], a);
         bool same = want && !strcmp(want, answer[i].text);
         equal += same;
-        printf("%s %s\n    data:  %s\n    model: %s\n", same ? "=" : "x",
+        say("%s %s\n    data:  %s\n    model: %s\n", same ? "=" : "x",
                sample[i].name, want ? want : "-", answer[i].text);
     }
     if (n > 0)
-        printf("exact %d of %d\n", equal, n);
+        say("exact %d of %d\n", equal, n);
     return true;
 }
 
@@ -72,7 +72,7 @@ static bool swap_print(struct session *s, struct view_of_model *v,
     images_swap(sample, n);
     if (!evaluate_samples(s, v, sample, n, &swapped))
         return false;
-    printf("loss %.4f with their own images, %.4f with each other's: %+.4f nats\n",
+    say("loss %.4f with their own images, %.4f with each other's: %+.4f nats\n",
            own.loss, swapped.loss, swapped.loss - own.loss);
     return true;
 }

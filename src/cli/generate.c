@@ -49,7 +49,7 @@ static bool answer(struct session *s, struct arena *a, const struct sample *samp
     struct answer out;
     if (!generate(s, a, sample, 1, (int)tokens, &out))
         return false;
-    puts(out.text);
+    say("%s\n", out.text);
     return true;
 }
 

@@ -88,12 +88,8 @@ int main(int argc, char **argv)
     }
     struct arena a = arena_make("command");
     bool ok = c && c->run(&a, argc - 2, argv + 2);
-    if (!ok) {
-        fflush(stdout);                 /* what was printed first stands first */
-        log_progress("%s", "");
-        const char *why = fail_message();
-        fprintf(stderr, "%s%s\n", text_starts(why, "vlmoe: ") ? "" : "vlmoe: ", why);
-    }
+    if (!ok)
+        say_failure();
     arena_free(&a);
     if (ok && (fflush(stdout) || ferror(stdout))) {
         fprintf(stderr, "vlmoe: standard output: cannot be written\n");

@@ -13,15 +13,15 @@ static bool run(struct arena *arena, int argc, char **argv)
     if (!arguments_read(&a, argc, argv, option, COUNT(option), 2, 2) ||
         !parity_run(arena, a.at[0], a.at[1], &p))
         return false;
-    printf("loss %.9g  cross_entropy %.9g  aux_loss %.9g  aux_coef %g\n", p.loss,
+    say("loss %.9g  cross_entropy %.9g  aux_loss %.9g  aux_coef %g\n", p.loss,
            p.cross_entropy, p.aux_loss, p.aux_coef);
-    printf("logits of the first tokens:\n");
+    say("logits of the first tokens:\n");
     for (int64_t t = 0; t < MIN(p.tokens, 4); t++)
         for (int64_t v = 0; v < MIN(p.vocabulary, 4); v++)
-            printf("%14.9f%s", (double)p.logits[t * p.vocabulary + v],
+            say("%14.9f%s", (double)p.logits[t * p.vocabulary + v],
                    v == MIN(p.vocabulary, 4) - 1 ? "\n" : "");
     for (int64_t i = 0; i < p.ngrad; i++)
-        printf("grad norm %.9e sum %+.9e  %s\n", p.grad[i].norm, p.grad[i].sum,
+        say("grad norm %.9e sum %+.9e  %s\n", p.grad[i].norm, p.grad[i].sum,
                p.grad[i].name);
     if (!out)
         return true;

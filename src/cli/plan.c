@@ -33,7 +33,7 @@ static bool run(struct arena *arena, int argc, char **argv)
         return fail_kind(FAULT_USAGE);
     }
     bool ok = search ? outlook_search(r, &o, &t) : outlook(r, &o, &t);
-    fputs(t.at, stdout);
+    say("%s", t.at);
     return ok;
 }
 

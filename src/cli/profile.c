@@ -24,9 +24,9 @@ static bool run(struct arena *arena, int argc, char **argv)
     if (!profile_run(arena, r, warmup, steps, trace, &p))
         return false;
     profile_print(&p, &t);
-    fputs(t.at, stdout);
+    say("%s", t.at);
     if (trace)
-        printf("\ntrace of the last step: %s (open it in ui.perfetto.dev)\n", trace);
+        say("\ntrace of the last step: %s (open it in ui.perfetto.dev)\n", trace);
     return true;
 }
 

@@ -8,7 +8,7 @@ static bool run(struct arena *arena, int argc, char **argv)
     struct arguments a = {.arena = arena};
     if (!arguments_read(&a, argc, argv, NULL, 0, 1, 1) || !page_write(a.at[0]))
         return false;
-    printf("wrote %s/report.html\n", a.at[0]);
+    say("wrote %s/report.html\n", a.at[0]);
     return true;
 }
 

@@ -18,6 +18,8 @@ static const char *const memory[] = {"malloc", "calloc", "realloc", "free", "str
     "strndup", "aligned_alloc", "posix_memalign"};
 static const char *const speech[] = {"printf", "puts", "putchar", "perror", "vprintf",
     "exit", "_exit", "_Exit", "abort", "quick_exit"};
+static const char *const answers[] = {"printf", "puts", "putchar", "fputs", "fprintf",
+    "vprintf"};
 
 /* A file is opened in one place, which waits for no pipe and takes no device. */
 static const char *const opening[] = {"open", "openat", "creat", "fopen", "freopen",
@@ -39,6 +41,11 @@ static const struct exception may_speak[] = {
 
 static const struct exception may_open[] = {
     {"src/base/file.c", "is where files are opened"},
+};
+
+static const struct exception may_answer[] = {
+    {"src/cli/say.c", "makes control characters visible"},
+    {"src/cli/main.c", "prints usages, texts of its own"},
 };
 
 static bool quiet;                      /* while the checks are tested themselves */
@@ -133,6 +140,10 @@ static int check_calls(const char *path, char *text)
         else if (is_product(path) && any_of(word, speech, COUNT(speech)) &&
                  !excepted(path, may_speak, COUNT(may_speak)))
             why = "is for src/cli: use fail(), BUG() or log.h";
+        else if (text_starts(path, "src/cli/") &&
+                 any_of(word, answers, COUNT(answers)) &&
+                 !excepted(path, may_answer, COUNT(may_answer)))
+            why = "is for src/cli/say.c: use say()";
         else if (is_product(path) && any_of(word, opening, COUNT(opening)) &&
                  !excepted(path, may_open, COUNT(may_open)))
             why = "is for src/base/file.c: use file_descriptor()";
@@ -268,7 +279,8 @@ static void test_the_checks_can_complain(void **state)
     assert_int_equal(check_calls("src/base/arena.c", TEXT("free(p);")), 0);
     assert_int_equal(check_calls("src/base/memory.c", TEXT("_Exit(6);")), 0);
     assert_int_equal(check_calls("src/run/x.c", TEXT("printf(\"x\"); exit(1);")), 2);
-    assert_int_equal(check_calls("src/cli/x.c", TEXT("printf(\"x\"); exit(1);")), 0);
+    assert_int_equal(check_calls("src/cli/x.c", TEXT("printf(\"x\"); exit(1);")), 1);
+    assert_int_equal(check_calls("src/cli/say.c", TEXT("printf(\"x\"); say(1);")), 0);
     assert_int_equal(check_calls("data/x.c", TEXT("open(p, 0); s->open(p);")), 1);
     assert_int_equal(check_calls("src/base/file.c", TEXT("fd = open(p, 0);")), 0);
     assert_int_equal(check_calls("data/x.c", TEXT("#include <jansson.h>\n"

@@ -134,9 +134,40 @@ static void test_utf8_over_all_code_points(void **state)
     }
 }
 
+static void assert_shown(const char *text, bool lines, const char *want)
+{
+    char got[128] = "";
+    FILE *f = tmpfile();
+    assert_non_null(f);
+    text_show(f, text, lines);
+    rewind(f);
+    got[fread(got, 1, sizeof got - 1, f)] = 0;
+    fclose(f);
+    assert_string_equal(got, want);
+}
+
+/* A terminal shows it and obeys nothing. */
+static void test_show(void **state)
+{
+    (void)state;
+    const char *kept = "plain \xc3\xa9\xe4\xb8\xad\xf0\x9f\x98\x80\tx\xc2\xa0";
+    assert_shown(kept, false, kept);
+    assert_shown("a\nb", true, "a\nb");
+    assert_shown("a\nb", false, "a\\nb");
+    assert_shown("\x1b]0;title\x07\x1b[2J", true, "\\x1b]0;title\\x07\\x1b[2J");
+    assert_shown("\r\x08\x7f\x01", true, "\\x0d\\x08\\x7f\\x01");
+    assert_shown("\xc2\x9b" "31m \xc2\x80\xc2\x9f", true,     /* C1 */
+                 "\\xc2\\x9b31m \\xc2\\x80\\xc2\\x9f");
+    assert_shown("\x9b" "31m", true, "\\x9b31m");                /* and as one byte */
+    assert_shown("\xe4\xb8", true, "\\xe4\\xb8");                /* cut short */
+    assert_shown("\xc0\x9b\xed\xa0\x80", true, "\\xc0\\x9b\\xed\\xa0\\x80");
+    assert_shown("", true, "");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_show),
         cmocka_unit_test(test_building_grows),
         cmocka_unit_test(test_starts_and_ends),
         cmocka_unit_test(test_numbers_are_whole_and_finite),
