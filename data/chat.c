@@ -3,9 +3,11 @@
 
 #include "base/text.h"
 
+const char *const special_name[] = {"text", "keep", NULL};
+
 bool chat_make(const struct tokenizer *t, struct chat *out)
 {
-    *out = (struct chat){.tokenizer = t};
+    *out = (struct chat){.tokenizer = t, .special = SPECIAL_KEEP};
     const struct { const char *name; int *id; } marker[] = {
         {"<|im_start|>", &out->im_start},         {"<|im_end|>", &out->im_end},
         {"<|vision_start|>", &out->vision_start}, {"<|vision_end|>", &out->vision_end},
@@ -35,6 +37,7 @@ struct writer {
     int64_t labels, room;               /* scored[0..labels) are set */
     struct text text;
     int images;                         /* placed so far */
+    int64_t special;                    /* that the text had */
 };
 
 /* Labels of the ids since the last call: unscored up to byte `header` of their text. */
@@ -52,9 +55,12 @@ static bool end_text(struct writer *w, bool scored, int64_t header)
 {
     if (w->text.size == 0)
         return true;
-    if (!tokenizer_encode(w->chat->tokenizer, w->a, w->text.at, w->text.size, false,
-                          &w->ids))
+    int64_t at = w->ids.count;
+    if (!tokenizer_encode(w->chat->tokenizer, w->a, w->text.at, w->text.size,
+                          w->chat->special, &w->ids))
         return false;
+    for (; at < w->ids.count; at++)
+        w->special += tokenizer_harmless(w->chat->tokenizer, w->ids.at[at]);
     label(w, scored, header);
     w->text.size = 0;
     return true;
@@ -167,6 +173,6 @@ bool chat_encode(const struct chat *c, struct arena *a, const struct sample *s,
         fail_in("chat");
         return fail_kind(FAULT_DATA);
     }
-    *out = (struct dialogue){w.ids, w.scored};
+    *out = (struct dialogue){w.ids, w.scored, w.special};
     return true;
 }

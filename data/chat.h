@@ -5,7 +5,8 @@
  *
  * Tool results that follow one another share a user turn, each between <tool_response>
  * lines.  The ids are those of the whole conversation written out and tokenized at
- * once, but text that looks like a special token stays text.
+ * once, but text that looks like a control token or an image's marker stays text.
+ * Other special tokens in it (<|box_start|>) are kept as such, or stay text too.
  *
  * Scored (they carry loss): the answer's tokens and its <|im_end|>, not the newline
  * after it; of a silent turn nothing.  A token is the answer's if it ends past the
@@ -20,13 +21,16 @@
 struct chat {
     const struct tokenizer *tokenizer;
     int im_start, im_end, vision_start, vision_end, image_pad;
+    enum special special;               /* SPECIAL_KEEP (as made) or SPECIAL_TEXT */
 };
+extern const char *const special_name[];        /* "text", "keep", NULL */
 /* Fails naming the token that the tokenizer lacks or does not treat as special. */
 MUST_USE bool chat_make(const struct tokenizer *t, struct chat *out);
 
 struct dialogue {                       /* ids of one sample */
     struct ids input;
     bool *scored;                       /* [input.count] */
+    int64_t special;                    /* special tokens that were in the text */
 };
 /* image_tokens[i] copies of image_pad stand for image i; images come in order, each
  * once.  With `prompt`, only what comes before the last answer is wanted: a last

@@ -156,6 +156,7 @@ enum cause sample_encode(const struct loader_options *o, const struct sample *s,
     out->tokens = (int)chat.input.count;
     out->input = chat.input.at;
     out->scored = chat.scored;
+    out->special = (int)chat.special;
     if (!draft_load(&d, o, item, out) ||
         !sample_positions(&o->shape, out, NEW(scratch, int32_t, 3 * out->tokens)))
         return CAUSE_BAD;

@@ -19,6 +19,7 @@ struct encoded {
     bool mock, shrunk;
     int lost;                           /* supervised tokens that were cut off, or, of
                                          * one left out as too long, all of its own */
+    int special;                        /* special tokens kept in its text */
     int tokens;
     int32_t *input;                     /* [tokens] */
     bool *scored;                       /* [tokens]: is this token an answer's? */

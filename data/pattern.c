@@ -10,7 +10,14 @@ struct pattern { pcre2_code *code; };
 struct pattern_walk {
     const pcre2_code *code;
     pcre2_match_data *match;
+    pcre2_match_context *limits;
+    int64_t left;                       /* bytes that may still be looked at in vain */
 };
+
+/* A match is first looked for in a little text and, where it needs to see more, in
+ * twice as much.  What was looked at in vain is bounded, a byte of the whole text, and
+ * so are the steps within a match, a byte of what it may see. */
+enum { WINDOW = 64, LOOKS = 64, LOOKS_LEAST = 1 << 16 };
 
 /* White_Space inside brackets; PCRE2's own \s also takes U+180E. */
 static const char space[] = "\\t-\\r\\x{85}\\p{Z}";
@@ -132,7 +139,7 @@ bool pattern_make(struct arena *a, const char *text, struct pattern **out)
                     text);
     }
     /* A machine without such a compiler matches the same, only slower. */
-    error = pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
+    error = pcre2_jit_compile(code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
     if (error && error != PCRE2_ERROR_JIT_BADOPTION) {
         pcre2_code_free(code);
         return engine_fail(error);
@@ -147,24 +154,49 @@ void pattern_free(struct pattern *p)
     pcre2_code_free(p->code);
 }
 
-struct pattern_walk *pattern_walk(const struct pattern *p, struct arena *a)
+struct pattern_walk *pattern_walk(const struct pattern *p, struct arena *a,
+                                  int64_t size)
 {
     pcre2_general_context *memory =
         pcre2_general_context_create(block_push, block_keep, a);
     struct pattern_walk *w = NEW(a, struct pattern_walk, 1);
-    *w = (struct pattern_walk){p->code, pcre2_match_data_create(1, memory)};
+    *w = (struct pattern_walk){
+        .code = p->code, .match = pcre2_match_data_create(1, memory),
+        .limits = pcre2_match_context_create(memory),
+        .left = LOOKS_LEAST + LOOKS * size};
     return w;
+}
+
+/* A match within text[..to) that does not depend on what follows; *n as from PCRE2. */
+static bool match_within(struct pattern_walk *w, const char *text, int64_t to,
+                         int64_t from, bool whole, int *n)
+{
+    uint32_t options = PCRE2_NO_UTF_CHECK | (whole ? 0 : PCRE2_PARTIAL_HARD);
+    int64_t most = LOOKS_LEAST + LOOKS * (to - from);
+    pcre2_set_match_limit(w->limits, (uint32_t)MIN(most, UINT32_MAX));
+    for (int i = 0; i < 2; i++) {
+        *n = pcre2_match(w->code, (PCRE2_SPTR)text, (size_t)to, (size_t)from, options,
+                         w->match, w->limits);
+        if (*n != PCRE2_ERROR_JIT_STACKLIMIT)
+            break;
+        options |= PCRE2_NO_JIT;        /* the interpreter's stack can grow */
+    }
+    return whole || (*n != PCRE2_ERROR_PARTIAL && *n != PCRE2_ERROR_NOMATCH);
 }
 
 bool pattern_next(struct pattern_walk *w, const char *text, int64_t size, int64_t from,
                   int64_t *start, int64_t *end)
 {
     *start = *end = size;
-    int n = pcre2_match(w->code, (PCRE2_SPTR)text, (size_t)size, (size_t)from,
-                        PCRE2_NO_UTF_CHECK, w->match, NULL);
-    if (n == PCRE2_ERROR_JIT_STACKLIMIT)        /* the interpreter's stack can grow */
-        n = pcre2_match(w->code, (PCRE2_SPTR)text, (size_t)size, (size_t)from,
-                        PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, w->match, NULL);
+    int n = 0;
+    for (int64_t window = WINDOW;; window *= 2) {
+        int64_t to = MIN(size - from, window) + from;
+        while (to < size && ((unsigned char)text[to] & 0xc0) == 0x80)
+            to++;                       /* between characters */
+        if (match_within(w, text, to, from, to == size, &n))
+            break;
+        w->left -= to - from;
+    }
     if (n == PCRE2_ERROR_NOMATCH)
         return true;
     if (n < 0)
@@ -173,5 +205,7 @@ bool pattern_next(struct pattern_walk *w, const char *text, int64_t size, int64_
     *start = (int64_t)bound[0];
     *end = (int64_t)bound[1];
     REQUIRE(*start >= from && *end > *start && *end <= size);
-    return true;
+    return w->left > 0 ||
+           fail("pattern: looks ahead too far again and again (byte %lld of %lld)",
+                (long long)*start, (long long)size);
 }

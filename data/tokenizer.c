@@ -45,7 +45,7 @@ struct encoder {
     const struct vocabulary *v;
     struct arena *a;
     struct ids *out;
-    bool special;                       /* cut special tokens out of the text */
+    enum special special;
     struct bpe_work work;
     struct pattern_walk *walk[MAX_PATTERNS];
 };
@@ -77,16 +77,6 @@ static bool encode_words(struct encoder *e, int level, const char *text, int64_t
     return true;
 }
 
-/* The longest added token of this `stage` that the text starts with, or NULL. */
-static const struct added *added_at(const struct vocabulary *v, enum stage stage,
-                                    const char *text, int64_t size)
-{
-    const struct added *t = v->added[stage].first[(unsigned char)text[0]];
-    while (t && (t->size > size || memcmp(t->text, text, (size_t)t->size) != 0))
-        t = t->shorter;
-    return t;
-}
-
 static bool encode_text(struct encoder *e, enum stage stage, const char *text,
                         int64_t size);
 
@@ -108,14 +98,15 @@ static bool encode_text(struct encoder *e, enum stage stage, const char *text,
 {
     int64_t done = 0;
     for (int64_t at = 0; at < size;) {
-        const struct added *t = added_at(e->v, stage, text + at, size - at);
+        const struct added *t = vocabulary_added(e->v, stage, text + at, size - at);
         if (!t) {
             at++;
             continue;
         }
         int64_t start = at, end = at + t->size;
         at = end;
-        if (t->special && !e->special)
+        if (t->special && (t->harmless ? e->special == SPECIAL_TEXT
+                                       : e->special != SPECIAL_ALL))
             continue;
         for (int n = 1; n > 0 && t->lstrip && start > done; start -= n)
             n = unicode_space_before(text + done, start - done);
@@ -130,7 +121,7 @@ static bool encode_text(struct encoder *e, enum stage stage, const char *text,
 }
 
 bool tokenizer_encode(const struct tokenizer *t, struct arena *a, const char *text,
-                      int64_t size, bool special, struct ids *out)
+                      int64_t size, enum special special, struct ids *out)
 {
     const int64_t limit = 1 << 29;      /* NFC makes at most 3 bytes of one */
     if (size > limit)
@@ -141,11 +132,17 @@ bool tokenizer_encode(const struct tokenizer *t, struct arena *a, const char *te
     else {
         struct encoder e = {.v = &t->v, .a = a, .out = out, .special = special};
         for (int i = 0; i < t->v.npattern; i++)
-            e.walk[i] = pattern_walk(t->v.pattern[i], a);
+            e.walk[i] = pattern_walk(t->v.pattern[i], a, size);
         if (encode_text(&e, RAW, text, size))
             return true;
     }
     return fail_kind(FAULT_DATA);
+}
+
+int64_t tokenizer_least(const struct tokenizer *t, int64_t size)
+{
+    int64_t most = (int64_t)t->v.longest * (t->v.nfc ? 3 : 1);  /* bytes of an id */
+    return t->v.strips ? 0 : size / most;
 }
 
 /* ---- decoding ---- */
@@ -190,6 +187,12 @@ bool tokenizer_marker(const struct tokenizer *t, int id)
 {
     const struct token *k = token_of(t, id);
     return k && k->marker;
+}
+
+bool tokenizer_harmless(const struct tokenizer *t, int id)
+{
+    const struct token *k = token_of(t, id);
+    return k && k->harmless;
 }
 
 int tokenizer_size(const struct tokenizer *t)

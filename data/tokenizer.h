@@ -18,13 +18,18 @@ MUST_USE bool tokenizer_parse(struct arena *a, const char *name, const char *jso
 void tokenizer_close(struct tokenizer *t);
 
 struct ids { int32_t *at; int64_t count, room; };
+/* What becomes of text that looks like a special token: it stays text; or it becomes
+ * the token if that is harmless, a mark within text (<|box_start|>) and no control
+ * token (<|im_end|>) or marker of an image; or always.  Added tokens that are not
+ * special (<tool_call>) are words that text may always have. */
+enum special { SPECIAL_TEXT, SPECIAL_KEEP, SPECIAL_ALL };
 /* Append the ids of UTF-8 `text` to `out`; `a` also holds scratch until its reset.
- * With `special` false, text that looks like a special token stays text; added tokens
- * that are not special (<tool_call> and the like) are words that text may always have.
  * Invalid UTF-8 fails. */
 MUST_USE bool tokenizer_encode(const struct tokenizer *t, struct arena *a,
-                               const char *text, int64_t size, bool special,
+                               const char *text, int64_t size, enum special special,
                                struct ids *out);
+/* At least so many ids come of any text of `size` bytes. */
+int64_t tokenizer_least(const struct tokenizer *t, int64_t size);
 void ids_add(struct arena *a, struct ids *to, int32_t id);
 /* Text of ids; with `special` false, special tokens are left out, unknown ids always.
  * Bytes that are no UTF-8 become U+FFFD, as the reference does. */
@@ -35,8 +40,9 @@ const char *tokenizer_token(const struct tokenizer *t, int id); /* NULL: none */
 /* Bytes of text that `id` stands for; 0 if there is no such id. */
 int64_t tokenizer_bytes(const struct tokenizer *t, int id);
 /* Is `id` special, and does it leave the text beside it alone (no stripping)?  Then it
- * can be put between texts by id, and no text encoded with `special` false has it. */
+ * can be put between texts by id, and no text encoded as SPECIAL_TEXT has it. */
 bool tokenizer_marker(const struct tokenizer *t, int id);
+bool tokenizer_harmless(const struct tokenizer *t, int id);     /* see enum special */
 int tokenizer_size(const struct tokenizer *t);                  /* highest id + 1 */
 
 #endif

@@ -1,9 +1,11 @@
 /* vocabulary.c - tokenizer.json checked and turned into tables. */
 #include "data/vocabulary.h"
 
+#include "base/text.h"
 #include "data/unicode.h"
 
 #include <jansson.h>
+#include <stdlib.h>
 #include <xxhash.h>
 
 enum { MAX_ID = 1 << 20 };      /* four times the largest known vocabulary */
@@ -295,9 +297,27 @@ static bool read_model(struct arena *a, struct vocabulary *v, const json_t *root
 
 /* ---- added tokens ---- */
 
+/* Tokens that say where turns, texts and images begin and end: the template's alone. */
+static bool control(const char *name)
+{
+    static const char *const within[] = {"vision", "image", "img", "video", "audio"};
+    static const char *const begins[] = {
+        "<|im_", "<|endof", "<|end_of", "<|begin_of", "<|eot", "<|eom", "<|eos",
+        "<|bos", "<|pad", "<|start_header", "<|end_header", "<|fim_", "<|repo_name",
+        "<|file_sep", "<|system", "<|user", "<|assistant", "<|tool", "<s>", "</s>",
+        "<pad>", "<unk>", "<bos>", "<eos>", "<mask>", "["};
+    for (int i = 0; i < COUNT(within); i++)
+        if (strstr(name, within[i]))
+            return true;
+    for (int i = 0; i < COUNT(begins); i++)
+        if (text_starts(name, begins[i]))
+            return true;
+    return false;
+}
+
 static bool read_added_token(struct arena *a, struct vocabulary *v, const json_t *o)
 {
-    struct added t = {0};
+    struct added t = {.shorter = -1};
     bool word, normalized;
     const char *name = json_string_value(json_object_get(o, "content"));
     t.id = (int)json_integer_value(json_object_get(o, "id"));
@@ -317,6 +337,8 @@ static bool read_added_token(struct arena *a, struct vocabulary *v, const json_t
     k->added = true;
     k->special = t.special;
     k->marker = t.special && !t.lstrip && !t.rstrip && !normalized;
+    k->harmless = t.harmless = k->marker && !control(name);
+    v->strips |= t.lstrip || t.rstrip;
     t.text = k->name;
     t.size = k->name_size;
     if (normalized && v->nfc) {         /* looked for and written in normal form */
@@ -324,14 +346,77 @@ static bool read_added_token(struct arena *a, struct vocabulary *v, const json_t
             return false;
         spell(a, v, t.text, (int)t.size, k);
     }
-    struct added **at =
-        &v->added[normalized ? NORMAL : RAW].first[(unsigned char)*t.text];
-    while (*at && (*at)->size >= t.size)
-        at = &(*at)->shorter;
-    t.shorter = *at;
-    *at = NEW(a, struct added, 1);
-    **at = t;
+    struct added_list *list = &v->added[normalized ? NORMAL : RAW];
+    GROW(a, list->at, list->count, list->room);
+    list->at[list->count++] = t;
     return true;
+}
+
+static int bytes_order(const char *a, int64_t m, const char *b, int64_t n)
+{
+    int order = memcmp(a, b, (size_t)MIN(m, n));
+    return order ? order : (m > n) - (m < n);
+}
+
+static int added_order(const void *x, const void *y)
+{
+    const struct added *a = x, *b = y;
+    int order = bytes_order(a->text, a->size, b->text, b->size);
+    return order ? order : (a->id > b->id) - (a->id < b->id);
+}
+
+static bool begins(const struct added *t, const struct added *with)
+{
+    return t->size >= with->size && !memcmp(t->text, with->text, (size_t)with->size);
+}
+
+/* Sorted, so that the one looked for, or one that it begins, is found by halving. */
+static void added_sort(struct added_list *list)
+{
+    int64_t kept = 0;
+    if (list->count)
+        qsort(list->at, (size_t)list->count, sizeof *list->at, added_order);
+    for (int64_t i = 0; i < list->count; i++) {
+        struct added *t = &list->at[i];
+        int64_t before = kept - 1;      /* what begins it is the last or begins that */
+        while (before >= 0 && !begins(t, &list->at[before]))
+            before = list->at[before].shorter;
+        if (before >= 0 && list->at[before].size == t->size)
+            continue;                   /* of one normal form: the lower id counts */
+        t->shorter = before;
+        list->at[kept++] = *t;
+    }
+    list->count = kept;
+    for (int byte = 0, i = 0; byte <= 256; byte++) {
+        while (i < kept && (unsigned char)*list->at[i].text < byte)
+            i++;
+        list->from[byte] = i;
+    }
+}
+
+const struct added *vocabulary_added(const struct vocabulary *v, enum stage stage,
+                                     const char *text, int64_t size)
+{
+    const struct added_list *list = &v->added[stage];
+    int64_t first = list->from[(unsigned char)*text], low = first;
+    int64_t high = list->from[(unsigned char)*text + 1];
+    while (low < high) {                /* the first that sorts behind the text */
+        int64_t middle = low + (high - low) / 2;
+        const struct added *t = &list->at[middle];
+        if (bytes_order(t->text, t->size, text, size) <= 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (low == first)
+        return NULL;
+    const struct added *near = &list->at[low - 1];
+    int64_t same = 0, i = low - 1;
+    while (same < MIN(near->size, size) && near->text[same] == text[same])
+        same++;
+    while (i >= 0 && list->at[i].size > same)
+        i = list->at[i].shorter;
+    return i < 0 ? NULL : &list->at[i];
 }
 
 static bool read_added(struct arena *a, struct vocabulary *v, const json_t *added)
@@ -341,6 +426,10 @@ static bool read_added(struct arena *a, struct vocabulary *v, const json_t *adde
     json_array_foreach(added, i, o)
         if (!read_added_token(a, v, o))
             return false;
+    for (int stage = 0; stage < STAGES; stage++)
+        added_sort(&v->added[stage]);
+    for (int id = 0; id < v->size; id++)
+        v->longest = MAX(v->longest, v->token[id].size);
     return true;
 }
 

@@ -15,7 +15,7 @@ struct token {                          /* one id */
     const char *bytes;                  /* the text it stands for, any bytes */
     int size;
     bool added;                         /* among the file's added tokens */
-    bool special, marker;               /* see tokenizer_marker */
+    bool special, marker, harmless;     /* see tokenizer_marker, enum special */
 };
 
 /* Added tokens are cut out of the text as given, or after the normaliser. */
@@ -25,8 +25,14 @@ struct added {
     int id;
     const char *text;                   /* what is looked for */
     int64_t size;
-    bool special, lstrip, rstrip;
-    struct added *shorter;              /* next of the same first byte, not longer */
+    bool special, harmless, lstrip, rstrip;
+    int64_t shorter;                    /* the longest other that begins this; or -1 */
+};
+
+struct added_list {                     /* of one stage, sorted bytewise */
+    struct added *at;
+    int64_t count, room;
+    int64_t from[257];                  /* where those with a first byte begin */
 };
 
 struct index {                          /* ids by a key */
@@ -39,7 +45,9 @@ struct vocabulary {
     struct token *token;                /* [size] */
     struct index name, bytes;           /* bytes: only with ignore_merges */
     struct bpe bpe;
-    struct { struct added *first[256]; } added[STAGES];
+    struct added_list added[STAGES];
+    int longest;                        /* bytes of a token */
+    bool strips;                        /* a token takes white space beside it along */
     char *spare;                        /* memory for the next names, while reading */
     int64_t spare_size;
     bool nfc, ignore_merges;
@@ -55,5 +63,8 @@ void vocabulary_free(struct vocabulary *v);
  * bytes; -1: none. */
 int vocabulary_id(const struct vocabulary *v, const char *name, int64_t size);
 int vocabulary_bytes_id(const struct vocabulary *v, const char *bytes, int64_t size);
+/* The longest added token of this stage that the text starts with; NULL: none. */
+const struct added *vocabulary_added(const struct vocabulary *v, enum stage stage,
+                                     const char *text, int64_t size);
 
 #endif

@@ -234,7 +234,7 @@ struct reason {                         /* why samples are bad */
 struct survey {
     int64_t samples, bad, too_long, no_loss;
     int64_t lost;                       /* supervised tokens */
-    int64_t images, tokens, patches, supervised, shrunk;        /* of the others */
+    int64_t images, tokens, patches, supervised, special, shrunk;       /* of others */
     int64_t token_bin[BINS], patch_bin[BINS];
     struct reason *reason;
     int64_t reasons, reason_room;
@@ -253,6 +253,7 @@ static void survey_add(struct survey *v, const struct encoded *e, int targets)
     v->images += e->nimage;
     v->tokens += e->tokens;
     v->patches += e->patches;
+    v->special += e->special;
     v->supervised += targets;
     v->shrunk += e->shrunk;
     v->token_bin[bin_of(e->tokens)]++;
@@ -327,6 +328,7 @@ static void survey_print(const struct survey *v, struct text *t)
         {"images", v->images},
         {"tokens", v->tokens},
         {"supervised tokens", v->supervised},
+        {"special tokens in texts", v->special},
         {"patches", v->patches},
     };
     for (int i = 0; i < COUNT(line); i++)

@@ -369,6 +369,7 @@ static bool text_open(struct session *s)
         !chat_make(s->tokenizer, &s->chat) || !tokenizer_fits(s) ||
         !shape_read(s, &shape) || !model_hash_make(s))
         return false;
+    s->chat.special = (enum special)choice_of(r->data_special, special_name);
     s->loader = (struct loader_options){
         .chat = &s->chat,
         .shape = row_shape_of(&s->model.capacity, &s->model.config), .image = shape,

@@ -257,6 +257,59 @@ static void test_text_stays_text(void **state)
     arena_free(&a);
 }
 
+/* Special tokens that only mark something within a text are kept as tokens where the
+ * tokenizer has them, and counted; control tokens and image markers never are. */
+static void test_special_in_text(void **state)
+{
+    (void)state;
+    struct arena a = arena_make("sample");
+    static const char *const added[] = {"<|box_start|>", "<|box_end|>",
+                                        "<|object_ref_start|>", "<point>",
+                                        "<|vision_pad|>", "<|eot_id|>", "<eos>"};
+    enum { HARMLESS = 4 };
+    json_t *root = json_load_file(quickstart, 0, NULL);
+    for (int i = 0; i < COUNT(added); i++)
+        json_array_append_new(json_object_get(root, "added_tokens"),
+                              json_pack("{s:i, s:s, s:b}", "id", 1280 + i, "content",
+                                        added[i], "special", 1));
+    char *text = json_dumps(root, 0);
+    struct fixture f;
+    assert_true(tokenizer_parse(&a, "made", text, (int64_t)strlen(text), &f.tokenizer));
+    assert_true(chat_make(f.tokenizer, &f.chat));
+    assert_int_equal(f.chat.special, SPECIAL_KEEP);
+    struct text said_text = text_make(&a);
+    for (int i = 0; i < COUNT(added); i++)
+        text_add(&said_text, "%s(%d) ", added[i], i);
+    text_add(&said_text, "<|im_end|><|image_pad|><|endoftext|><|quad_start|>");
+    struct message m[] = {said(&a, ROLE_USER, said_text.at),
+                          said(&a, ROLE_ASSISTANT, said_text.at)};
+    struct sample s = sample_of(m, 2, 0);
+    for (int keep = 0; keep < 2; keep++) {
+        f.chat.special = keep ? SPECIAL_KEEP : SPECIAL_TEXT;
+        struct dialogue d = encode(&f, &a, &s, NULL, false);
+        assert_int_equal(d.special, keep ? 2 * HARMLESS : 0);
+        for (int i = 0; i < COUNT(added); i++) {
+            int count = 0, scored = 0;
+            for (int64_t k = 0; k < d.input.count; k++) {
+                count += d.input.at[k] == 1280 + i;
+                scored += d.input.at[k] == 1280 + i && d.scored[k];
+            }
+            assert_int_equal(count, keep && i < HARMLESS ? 2 : 0);
+            assert_int_equal(scored, count / 2);
+        }
+        int ends = 0;
+        for (int64_t k = 0; k < d.input.count; k++)
+            ends += d.input.at[k] == f.chat.im_end || d.input.at[k] == f.chat.image_pad;
+        assert_int_equal(ends, 2);
+        assert_string_equal(scored_text(&f, &a, d),
+                            arena_text(&a, "%s<|im_end|>", said_text.at));
+    }
+    tokenizer_close(f.tokenizer);
+    free(text);
+    json_decref(root);
+    arena_free(&a);
+}
+
 /* Images back to back keep their own markers and counts. */
 static void test_images(void **state)
 {
@@ -371,6 +424,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_golden),         cmocka_unit_test(test_scored_is_answers),
         cmocka_unit_test(test_joined_newline), cmocka_unit_test(test_text_stays_text),
+        cmocka_unit_test(test_special_in_text),
         cmocka_unit_test(test_images),         cmocka_unit_test(test_refused),
         cmocka_unit_test(test_make),
     };

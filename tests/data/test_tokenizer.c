@@ -101,7 +101,8 @@ static struct ids encode(const struct tokenizer *t, struct arena *a, const char 
                          int64_t size, bool special)
 {
     struct ids got = {0};
-    if (!tokenizer_encode(t, a, text, size, special, &got))
+    if (!tokenizer_encode(t, a, text, size, special ? SPECIAL_ALL : SPECIAL_TEXT,
+                          &got))
         fail_msg("%s", fail_message());
     return got;
 }
@@ -297,6 +298,12 @@ static void test_captions(void **state)
 
 /* ---- speed, edges, names ---- */
 
+#ifdef __SANITIZE_THREAD__              /* every access is checked */
+enum { CHECK_SLOWER = 20 };
+#else
+enum { CHECK_SLOWER = 1 };
+#endif
+
 static void check_quick(const struct tokenizer *t, const char *what, const char *unit,
                         int64_t size)
 {
@@ -308,11 +315,7 @@ static void check_quick(const struct tokenizer *t, const char *what, const char 
     struct ids ids = encode(t, &a, text, size, false);
     double took = check_seconds() - start;
     print_message("%s: %.3f s\n", what, took);
-#ifdef __SANITIZE_THREAD__              /* every access is checked */
-    assert_true(took < 20);
-#else
-    assert_true(took < 1);
-#endif
+    assert_true(took < CHECK_SLOWER);
     assert_memory_equal(tokenizer_decode(t, &a, ids.at, ids.count, true), text, size);
     arena_free(&a);
 }
@@ -332,6 +335,149 @@ static void test_speed(void **state)
     check_quick(named(f, "quickstart"), "special", "<|im_end|>", size);
 }
 
+/* ---- many added tokens, patterns that look far ---- */
+
+/* The quickstart's tokenizer with more added tokens, "<0>" and on, or other texts. */
+static struct tokenizer *with_added(struct arena *a, int count, char *const *text)
+{
+    json_t *root = load(quickstart);
+    json_t *added = json_object_get(root, "added_tokens");
+    for (int i = 0; i < count; i++)
+        json_array_append_new(
+            added, json_pack("{s:i, s:s, s:b}", "id", 1280 + i, "content",
+                             text ? text[i] : arena_text(a, "<%d>", i), "special", 1));
+    struct tokenizer *t;
+    if (!parse(a, root, &t))
+        fail_msg("%s", fail_message());
+    json_decref(root);
+    return t;
+}
+
+/* Reading and finding 200,000 added tokens takes a time that grows with their number
+ * and with the text: a walk through those of one first byte takes hours. */
+static void test_many_added(void **state)
+{
+    (void)state;
+    enum { MANY = 200000, TEXT = 100000 };
+    struct arena a = arena_make("many");
+    double start = check_seconds();
+    struct tokenizer *t = with_added(&a, MANY, NULL);
+    struct text text = text_make(&a);
+    while (text.size < TEXT)
+        text_add(&text, "<%d>< %s", (int)(text.size * 7919 % MANY), "<<<<");
+    struct ids ids = encode(t, &a, text.at, text.size, true);
+    double took = check_seconds() - start;
+    print_message("200,000 added tokens: %.3f s\n", took);
+    assert_true(took < CHECK_SLOWER * 4);
+    int hits = 0;
+    for (int64_t i = 0; i < ids.count; i++)
+        hits += ids.at[i] >= 1280;
+    assert_true(hits > TEXT / 20);
+    assert_memory_equal(tokenizer_decode(t, &a, ids.at, ids.count, true), text.at,
+                        text.size);
+    tokenizer_close(t);
+    arena_free(&a);
+}
+
+static unsigned next(unsigned *x)
+{
+    *x = *x * 1103515245 + 12345;
+    return *x >> 16;
+}
+
+/* Of the added tokens that a text begins with the longest is taken, as a search through
+ * all of them says. */
+static void test_longest_added(void **state)
+{
+    (void)state;
+    for (unsigned seed = 1; seed <= 60; seed++) {
+        enum { TOKENS = 12, TEXT = 60 };
+        struct arena a = arena_make("added");
+        char *token[TOKENS], text[TEXT + 1] = "";
+        unsigned x = seed;
+        int count = 0;
+        for (int i = 0; i < TOKENS; i++) {
+            char one[8] = "";
+            int size = 1 + (int)(next(&x) % 6);
+            for (int k = 0; k < size; k++)
+                one[k] = "\x01\x02\x03"[next(&x) % 2];
+            bool again = false;
+            for (int k = 0; k < count; k++)
+                again |= !strcmp(token[k], one);
+            if (!again)
+                token[count++] = arena_text(&a, "%s", one);
+        }
+        for (int i = 0; i < TEXT; i++)
+            text[i] = "\x01\x02\x03"[next(&x) % 3];
+        struct tokenizer *t = with_added(&a, count, token);
+        struct ids got = encode(t, &a, text, TEXT, true);
+        int64_t at = 0, n = 0;
+        while (at < TEXT) {
+            int best = -1;
+            for (int k = 0; k < count; k++)
+                if (text_starts(text + at, token[k]) &&
+                    (best < 0 || strlen(token[k]) > strlen(token[best])))
+                    best = k;
+            if (best >= 0) {
+                assert_true(n < got.count);
+                assert_int_equal(got.at[n++], 1280 + best);
+                at += (int64_t)strlen(token[best]);
+            } else {
+                assert_true(n < got.count && got.at[n] < 1280);
+                at += tokenizer_bytes(t, got.at[n++]);
+            }
+        }
+        assert_int_equal(n, got.count);
+        tokenizer_close(t);
+        arena_free(&a);
+    }
+}
+
+/* A pattern that looks at the rest of the text for every letter, or tries all ways of
+ * dividing it, makes one bad sample at once; by a plain pattern the text is read. */
+static void test_far_looks(void **state)
+{
+    (void)state;
+    enum { SIZE = 60000 };
+    static const struct { const char *pattern; bool taken; } look[] = {
+        {"\\p{L}+\\d|.", false},
+        {"\\p{L}(?=\\p{L}*\\d)|.", false},
+        {"(?:\\p{L}+)+\\d|.", false},
+        {"(?:\\p{L}?){40}\\p{L}{40}\\d|.", false},
+        {"\\p{L}+|.", true},
+        {"(?:\\p{L}\\p{M}*)+|.", true},
+        {"\\p{L}{1,3}(?=\\p{L}{0,20})|.", true}};
+    struct arena a = arena_make("looks");
+    char *text = NEW(&a, char, SIZE);
+    memset(text, 'x', SIZE);
+    for (int i = 0; i < COUNT(look); i++) {
+        json_t *root = load(quickstart);
+        json_t *list = json_object_get(json_object_get(root, "pre_tokenizer"),
+                                       "pretokenizers");
+        json_object_set_new(json_object_get(json_array_get(list, 0), "pattern"),
+                            "Regex", json_string(look[i].pattern));
+        struct tokenizer *t;
+        if (!parse(&a, root, &t))
+            fail_msg("%s: %s", look[i].pattern, fail_message());
+        struct ids ids = {0};
+        double start = check_seconds();
+        bool taken = tokenizer_encode(t, &a, text, SIZE, SPECIAL_TEXT, &ids);
+        double took = check_seconds() - start;
+        print_message("%s: %.3f s\n", look[i].pattern, took);
+        assert_true(took < CHECK_SLOWER);
+        if (taken != look[i].taken)
+            fail_msg("%s: %s", look[i].pattern, taken ? "taken" : fail_message());
+        if (taken)
+            assert_memory_equal(tokenizer_decode(t, &a, ids.at, ids.count, true),
+                                text, SIZE);
+        else
+            assert_non_null(strstr(fail_message(), "pattern: "));
+        tokenizer_close(t);
+        json_decref(root);
+    }
+    arena_free(&a);
+}
+
 static void test_not_utf8(void **state)
 {
     const struct fixture *f = *state;
@@ -342,7 +488,8 @@ static void test_not_utf8(void **state)
         struct ids got = {0};
         fail_clear();
         assert_false(tokenizer_encode(named(f, "all"), &a, bad[i],
-                                      (int64_t)strlen(bad[i]), true, &got));
+                                      (int64_t)strlen(bad[i]), SPECIAL_ALL,
+                                      &got));
         assert_non_null(strstr(fail_message(), "UTF-8"));
         assert_int_equal(fail_fault(), FAULT_DATA);
         assert_int_equal(got.count, 0);
@@ -378,7 +525,7 @@ static void test_append(void **state)
     struct arena a = arena_make("test");
     struct ids got = {0};
     ids_add(&a, &got, 7);
-    assert_true(tokenizer_encode(t, &a, "A red apple.", 12, true, &got));
+    assert_true(tokenizer_encode(t, &a, "A red apple.", 12, SPECIAL_ALL, &got));
     struct ids alone = encode(t, &a, "A red apple.", 12, true);
     assert_int_equal(got.count, alone.count + 1);
     assert_int_equal(got.at[0], 7);
@@ -397,7 +544,8 @@ static void crowd_main(void *arg, int index)
         struct ids ids = {0};
         const char *text =
             "It's a cafe\xcc\x81, 25 \xe0\xa4\xb9\xe0\xa4\xbf <tool_call>\n\n  x";
-        if (tokenizer_encode(c->t, &a, text, (int64_t)strlen(text), true, &ids))
+        if (tokenizer_encode(c->t, &a, text, (int64_t)strlen(text), SPECIAL_ALL,
+                             &ids))
             for (int64_t i = 0; i < ids.count; i++)
                 c->hash[index] = mix(c->hash[index], (uint32_t)ids.at[i]);
         arena_free(&a);
@@ -582,6 +730,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cases),      cmocka_unit_test(test_decode),
         cmocka_unit_test(test_captions),   cmocka_unit_test(test_speed),
+        cmocka_unit_test(test_many_added),
+        cmocka_unit_test(test_longest_added),
+        cmocka_unit_test(test_far_looks),
         cmocka_unit_test(test_not_utf8),   cmocka_unit_test(test_names),
         cmocka_unit_test(test_append),     cmocka_unit_test(test_refused),
         cmocka_unit_test(test_truncated),  cmocka_unit_test(test_open),

@@ -18,9 +18,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct arena a = arena_make("fuzz");
     struct tokenizer *t;
     if (tokenizer_parse(&a, "fuzz", json, json_size, &t)) {
-        for (int special = 0; special < 2; special++) {
+        for (int special = 0; special <= SPECIAL_ALL; special++) {
             struct ids ids = {0};
-            if (!tokenizer_encode(t, &a, text, text_size, special, &ids))
+            if (!tokenizer_encode(t, &a, text, text_size, (enum special)special, &ids))
                 continue;
             for (int64_t i = 0; i < ids.count; i++)
                 REQUIRE(tokenizer_token(t, ids.at[i]) &&
