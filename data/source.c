@@ -187,7 +187,8 @@ static bool open_as(struct arena *a, const struct source_options *o, struct sour
     if (!s->reader->open(a, o, s))
         return false;
     bool json = s->reader == &reader_json;
-    bool asks = json && dialect_named(s->format)->records != DIALECT_CAPTIONS;
+    const struct dialect *dialect = json ? dialect_named(s->format) : NULL;
+    bool asks = dialect && dialect->records != DIALECT_CAPTIONS; /* NULL: no sample */
     if (asks ? o->prompt != NULL : !json && o->images) {
         fail("%s: '%s' says %s; format %s %s", o->path, asks ? "prompt" : "images",
              asks ? "what is asked of images with captions"

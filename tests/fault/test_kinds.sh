@@ -60,6 +60,7 @@ picture=$(ls "$tiny"/data/*.jpg | head -n 1)
 folder=("${train[@]}" data.bad=fail data.shuffle=false train.steps=3)
 for kind in pipe device; do             # a folder is looked into for more images
     odd $kind "$picture"
+    rm -rf "$tiny/runs/case"
     timeout 20 "$vlmoe" "${folder[@]}" >"$log" 2>&1
     expected 3 "$kind as image" $? "$log" "${picture##*/}" "not a regular file"
     timeout 20 "$vlmoe" data image "$picture" >"$log" 2>&1
