@@ -38,9 +38,12 @@ static int orientation(const struct tiff *t, int64_t offset, int type)
     double value = (double)bits;
     if (type == BYTE || type == ASCII || type == UNDEFINED)
         return 1;
-    if (type == RATIONAL || type == SRATIONAL) {        /* denominators below 2^31 */
-        double below = (double)number(t, offset + 4, 4);
-        value = below > 0 ? (double)number(t, offset, 4) / below : 1;
+    if (type == RATIONAL || type == SRATIONAL) {
+        uint32_t above = (uint32_t)number(t, offset, 4);
+        uint32_t below = (uint32_t)number(t, offset + 4, 4);
+        bool sign = type == SRATIONAL;
+        value = sign ? (double)(int32_t)above : (double)above;
+        value /= sign ? (double)(int32_t)below : (double)below; /* by 0: no number */
     } else if (type == FLOAT) {
         uint32_t word = (uint32_t)bits;
         float narrow;
@@ -58,7 +61,7 @@ static int orientation(const struct tiff *t, int64_t offset, int type)
 /* The orientation in a TIFF header's first directory, or 0: it holds none. */
 static int exif_says(struct bytes exif)
 {
-    static const char *const start[] = {"II*\0", "MM\0*", "II\0*", "MM*\0"};
+    static const char *const start[] = {"II*\0", "MM\0*", "II\0*", "MM*\0", "MM\0+"};
     for (int i = 0; i < 2 && exif.size >= 6 && !memcmp(exif.at, "Exif\0\0", 6); i++)
         exif = (struct bytes){exif.at + 6, exif.size - 6};
     bool known = false;

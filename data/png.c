@@ -22,7 +22,7 @@ struct reader {
     struct arena *scratch;
     enum alpha_rule alpha;
     struct rows *to;
-    struct bytes left;                  /* of the file */
+    struct bytes file, left;            /* all, and what is still to be read */
     jmp_buf escape;
 };
 
@@ -110,6 +110,30 @@ static struct bytes profile_bytes(struct arena *a, struct bytes text)
     return out;
 }
 
+/* Goes to the next chunk, from `at` 0 to the first; false at the end of what is whole.
+ * The chunk's kind stands before its data. */
+static bool chunk_next(struct bytes file, int64_t *at, struct bytes *chunk)
+{
+    *at = *at ? *at : SIGNATURE;
+    if (*at + CHUNK_EXTRA > file.size)
+        return false;
+    int64_t size = big_endian(file.at + *at);
+    *chunk = (struct bytes){file.at + *at + CHUNK_HEAD, size};
+    if (size > file.size - *at - CHUNK_EXTRA)
+        return false;
+    *at += CHUNK_EXTRA + size;
+    return true;
+}
+
+/* The first chunk of a kind, if there is one. */
+static void chunk_find(struct bytes file, const char *kind, struct bytes *out)
+{
+    struct bytes chunk;
+    for (int64_t at = 0; !out->at && chunk_next(file, &at, &chunk);)
+        if (!memcmp(chunk.at - 4, kind, 4))
+            *out = chunk;
+}
+
 /* Chunks may say it before or after the pixels, so walk over them all; the last of a
  * kind counts. */
 static int find_orientation(struct bytes file)
@@ -117,17 +141,13 @@ static int find_orientation(struct bytes file)
     struct arena a = arena_make("png notes");
     struct notes notes = {0};
     struct remark profile = {0}, xmp = {0};
-    for (int64_t at = SIGNATURE; at + CHUNK_EXTRA <= file.size;) {
-        int64_t size = big_endian(file.at + at);
-        const char *kind = file.at + at + 4;
-        struct bytes chunk = {file.at + at + CHUNK_HEAD, size};
-        if (size > file.size - at - CHUNK_EXTRA)
-            break;
+    struct bytes chunk;
+    for (int64_t at = 0; chunk_next(file, &at, &chunk);) {
+        const char *kind = chunk.at - 4;
         if (!memcmp(kind, "eXIf", 4))
             notes.exif = chunk;
         remark_read(kind, chunk, "Raw profile type exif", &profile);
         remark_read(kind, chunk, "XML:com.adobe.xmp", &xmp);
-        at += CHUNK_EXTRA + size;
     }
     if (!notes.exif.at)
         notes.exif = profile_bytes(&a, remark_text(&a, &profile));
@@ -192,50 +212,90 @@ static void tell_reduced(void)
                  "are read");
 }
 
-/* The colour that tRNS makes clear; Pillow compares the low byte of what the file says
- * with levels of 8 bits, whatever the depth. */
-struct clear { bool is; uint8_t rgb[3]; };
+/* What becomes of the library's bytes of a pixel: three of colour, a fourth of alpha
+ * (on_white), or one that numbers a colour of the palette. */
+struct look {
+    int bytes;
+    bool has_clear;                     /* one colour is clear: it becomes white */
+    uint8_t clear[3];
+    uint8_t palette[256][4];
+};
 
-static struct clear clear_colour(const struct reader *r)
+/* Pillow compares the low byte of what tRNS says with levels of 8 bits, whatever the
+ * depth. */
+static void clear_read(const struct reader *r, struct look *l)
 {
     png_color_16 *c;
-    int type = png_get_color_type(r->lib, r->info);
-    if (r->alpha == ALPHA_DROP || type == PNG_COLOR_TYPE_PALETTE ||
-        !png_get_tRNS(r->lib, r->info, NULL, NULL, &c))
-        return (struct clear){0};
-    if (type == PNG_COLOR_TYPE_RGB)
-        return (struct clear){true, {c->red & 255, c->green & 255, c->blue & 255}};
+    if (r->alpha == ALPHA_DROP || !png_get_tRNS(r->lib, r->info, NULL, NULL, &c))
+        return;
     bool one_bit = png_get_bit_depth(r->lib, r->info) == 1;
-    uint8_t level = one_bit ? (c->gray ? 255 : 0) : c->gray & 255;
-    return (struct clear){true, {level, level, level}};
+    bool grey = png_get_color_type(r->lib, r->info) == PNG_COLOR_TYPE_GRAY;
+    int level = one_bit && c->gray ? 255 : c->gray;
+    l->has_clear = true;
+    l->clear[0] = (uint8_t)(grey ? level : c->red);
+    l->clear[1] = (uint8_t)(grey ? level : c->green);
+    l->clear[2] = (uint8_t)(grey ? level : c->blue);
 }
 
-static void clear_to_white(const struct clear *c, uint8_t *rgb, int width)
+/* Colours that the file does not list are black.  More alphas than colours count too:
+ * the library ignores such a chunk, Pillow does not. */
+static void palette_read(const struct reader *r, struct look *l)
 {
-    for (int x = 0; x < width; x++)
-        if (!memcmp(rgb + 3 * x, c->rgb, 3))
-            memset(rgb + 3 * x, 255, 3);
+    png_color *colour;
+    int count;
+    struct bytes alpha = {0};
+    if (!png_get_PLTE(r->lib, r->info, &colour, &count))
+        count = 0;
+    if (r->alpha == ALPHA_WHITE)
+        chunk_find(r->file, "tRNS", &alpha);
+    for (int i = 0; i < 256; i++) {
+        uint8_t *p = l->palette[i];
+        if (i < count)
+            memcpy(p, (uint8_t[]){colour[i].red, colour[i].green, colour[i].blue}, 3);
+        p[3] = i < alpha.size ? (uint8_t)alpha.at[i] : 255;
+    }
 }
 
-/* Asks for RGB or RGBA, 8 bits each; returns how many bytes a pixel gets. */
-static int ask_for_rgb(const struct reader *r)
+static void ask(const struct reader *r, struct look *l)
 {
     png_struct *lib = r->lib;
-    bool palette = png_get_color_type(lib, r->info) == PNG_COLOR_TYPE_PALETTE;
-    bool alpha = png_get_color_type(lib, r->info) & PNG_COLOR_MASK_ALPHA ||
-                 (palette && png_get_valid(lib, r->info, PNG_INFO_tRNS));
-    if (palette)
-        png_set_palette_to_rgb(lib);
-    else
-        png_set_expand_gray_1_2_4_to_8(lib);
+    int type = png_get_color_type(lib, r->info);
+    bool alpha = type & PNG_COLOR_MASK_ALPHA && r->alpha == ALPHA_WHITE;
     if (png_get_bit_depth(lib, r->info) == 16)
         tell_reduced();
+    png_set_packing(lib);
+    if (type == PNG_COLOR_TYPE_PALETTE) {
+        l->bytes = 1;
+        palette_read(r, l);
+        return;
+    }
+    clear_read(r, l);
+    l->bytes = alpha ? 4 : 3;
+    png_set_expand_gray_1_2_4_to_8(lib);
     png_set_strip_16(lib);
     png_set_gray_to_rgb(lib);
-    if (alpha && r->alpha == ALPHA_WHITE)
-        return 4;
-    png_set_strip_alpha(lib);
-    return 3;
+    if (!alpha)
+        png_set_strip_alpha(lib);
+}
+
+static void row_give(const struct look *l, uint8_t *row, int width, uint8_t *wide,
+                     struct rows *to)
+{
+    switch (l->bytes) {
+    case 1:
+        for (int x = 0; x < width; x++)
+            memcpy(wide + 4 * x, l->palette[row[x]], 4);
+        rows_give_on_white(to, wide, width);
+        break;
+    case 3:
+        for (int x = 0; l->has_clear && x < width; x++)
+            if (!memcmp(row + 3 * x, l->clear, 3))
+                memset(row + 3 * x, 255, 3);
+        rows_give(to, row, width);
+        break;
+    default:
+        rows_give_on_white(to, row, width);
+    }
 }
 
 static void read_image(struct reader *r)
@@ -249,11 +309,11 @@ static void read_image(struct reader *r)
     png_read_info(lib, r->info);
     int width = (int)png_get_image_width(lib, r->info);
     int height = (int)png_get_image_height(lib, r->info);
-    struct clear clear = clear_colour(r);
-    int bytes = ask_for_rgb(r);
+    struct look *look = NEW(r->scratch, struct look, 1);
+    ask(r, look);
     int passes = png_set_interlace_handling(lib);
     png_read_update_info(lib, r->info);
-    size_t row_bytes = (size_t)width * (size_t)bytes;
+    size_t row_bytes = (size_t)width * (size_t)look->bytes;
     REQUIRE(png_get_rowbytes(lib, r->info) == row_bytes);
 
     uint8_t *whole = NULL;
@@ -264,15 +324,11 @@ static void read_image(struct reader *r)
                 png_read_row(lib, whole + (size_t)y * row_bytes, NULL);
     }
     uint8_t *line = arena_push(r->scratch, row_bytes);
+    uint8_t *wide = arena_push(r->scratch, 4 * (size_t)width);
     for (int y = 0; y < height; y++) {
         uint8_t *row = whole ? whole + (size_t)y * row_bytes : line;
         png_read_row(lib, row, NULL);
-        if (clear.is)
-            clear_to_white(&clear, row, width);
-        if (bytes == 4)
-            rows_give_on_white(r->to, row, width);
-        else
-            rows_give(r->to, row, width);
+        row_give(look, row, width, wide, r->to);
     }
     png_read_end(lib, NULL);
 }
@@ -291,7 +347,8 @@ static bool png_rows(struct arena *scratch, struct bytes file,
                      struct rows *to)
 {
     (void)limits;                       /* checked with the header */
-    struct reader r = {.scratch = scratch, .alpha = alpha, .to = to, .left = file};
+    struct reader r = {.scratch = scratch, .alpha = alpha, .to = to,
+                       .file = file, .left = file};
     r.lib = png_create_read_struct(PNG_LIBPNG_VER_STRING, &r, give_up, ignore);
     r.info = r.lib ? png_create_info_struct(r.lib) : NULL;
     bool ok = r.info ? read_file(&r)

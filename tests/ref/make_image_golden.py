@@ -311,6 +311,9 @@ def main():
     for name, data in files.items():
         with open(os.path.join(FOLDER, name), "wb") as f:
             f.write(data)
+    for path in glob.glob(CASES + "/*/*"):
+        with open(path, "rb") as f:
+            files[os.path.basename(path)] = f.read()
     for kind in ("jpg", "png", "webp"):
         folder = os.path.join(CORPUS, "fuzz_" + kind.replace("jpg", "jpeg"))
         shutil.rmtree(folder, ignore_errors=True)
