@@ -47,7 +47,8 @@ static bool answers_print(struct session *s, const struct sample *sample, int n)
     struct arena *a = &s->arena;
     struct answer *answer = NEW(a, struct answer, n + 1);
     int equal = 0;
-    if (!generate(s, a, sample, n, (int)s->recipe->sample_tokens, answer))
+    if (!generate(s, a, &s->model.capacity, sample, n, (int)s->recipe->sample_tokens,
+                  answer))
         return false;
     for (int i = 0; i < n; i++) {
         const char *want = sample_answer(&sample[i], a);

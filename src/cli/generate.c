@@ -43,11 +43,31 @@ static bool message_make(struct arena *a, const char *const *image, int images,
     return true;
 }
 
-static bool answer(struct session *s, struct arena *a, const struct sample *sample,
-                   int64_t tokens)
+/* Rows are as large as the prompt needs: batch.* limits them only where it is given,
+ * and the session's own rows, of which none will run, need no room. */
+static bool rows_limit(struct arena *arena, struct recipe *r, const struct arguments *a,
+                       struct capacity *limit)
+{
+    enum { TOKENS = 1 << 22, PATCHES = 1 << 24, IMAGES = 1 << 16 };     /* recipe.def */
+    r->batch_tokens = TOKENS;
+    r->batch_patches = PATCHES;
+    r->batch_images = IMAGES;
+    for (int i = 0; i < a->overrides; i++) {
+        const char *set = a->override[i], *equals = strchr(set, '=');
+        if (!recipe_set(r, arena_copy(arena, set, (size_t)(equals - set)), equals + 1))
+            return fail_kind(FAULT_USAGE);
+    }
+    *limit = (struct capacity){r->batch_tokens, r->batch_patches, 1, r->batch_images};
+    r->batch_tokens = 16;
+    r->batch_patches = r->batch_images = 1;
+    return true;
+}
+
+static bool answer(struct session *s, struct arena *a, const struct capacity *limit,
+                   const struct sample *sample, int64_t tokens)
 {
     struct answer out;
-    if (!generate(s, a, sample, 1, (int)tokens, &out))
+    if (!generate(s, a, limit, sample, 1, (int)tokens, &out))
         return false;
     say("%s\n", out.text);
     return true;
@@ -61,6 +81,7 @@ static bool run(struct arena *arena, int argc, char **argv)
     const char **image = NEW(arena, const char *, argc + 1), *prompt = NULL;
     int64_t tokens = 128, images = 0;
     struct sample sample;
+    struct capacity limit;
     const struct option option[] = {{"image", image, &images, NULL},
                                     {"prompt", &prompt, NULL, NULL},
                                     {"tokens", NULL, &tokens, NULL}};
@@ -78,18 +99,13 @@ static bool run(struct arena *arena, int argc, char **argv)
     if (!message_make(arena, image, (int)images, prompt, &sample))
         return false;
     recipe_default(arena, r);
-    for (int i = 0; i < a.overrides; i++) {
-        const char *equals = strchr(a.override[i], '=');
-        if (!recipe_set(
-                r, arena_copy(arena, a.override[i], (size_t)(equals - a.override[i])),
-                equals + 1))
-            return fail_kind(FAULT_USAGE);
-    }
+    if (!rows_limit(arena, r, &a, &limit))
+        return false;
     r->model_path = a.at[0];
     r->model_weights = "load";
     log_set(LOG_WARN, 0);
     bool ok = session_open(s, r, false) && session_text(s) && session_machine(s) &&
-              answer(s, arena, &sample, tokens);
+              answer(s, arena, &limit, &sample, tokens);
     session_close(s);
     return ok;
 }
@@ -100,10 +116,14 @@ const struct command command_generate = {
     "a model's greedy answer to images and a prompt",
     "Prints the answer of a Hugging Face model folder.  Image limits come from the "
     "folder's\n"
-    "processor file; data.* and batch.* may be overridden.  --image may be "
-    "given\nseveral times: the images come in that order before the prompt, or where "
-    "<image>\nstands in it.  Without a prompt it is \"Describe the image.\"; an answer "
-    "ends after\n--tokens (128) at the latest.\n\n"
+    "processor file; data.* may be overridden, and batch.tokens, batch.patches and\n"
+    "batch.images limit the prompt where they are given.  --image may be given "
+    "several\n"
+    "times: the images come in that order before the prompt, or where <image> stands "
+    "in\n"
+    "it.  Without a prompt it is \"Describe the image.\"; an answer ends after "
+    "--tokens\n"
+    "(128) at the latest.\n\n"
     "example: vlmoe generate runs/quickstart/model --prompt 'What is this?' --image "
     "/usr/share/tuxpaint/stamps/animals/birds/duck.png",
     run,

@@ -85,6 +85,7 @@ struct prompt_row { int first, count; };        /* of answers.order */
 
 struct answers {
     struct session *s;
+    struct capacity limit;              /* of a row of prompts */
     int count, most;                    /* prompts; tokens of an answer */
     struct prompt *prompt;
     int *order;                         /* [count] prompts in the order of rows */
@@ -138,7 +139,7 @@ static bool prompt_fits(const struct row_shape *shape, const struct encoded *e)
 static bool prompts_pack(struct answers *x, struct arena *a,
                          const struct sample *sample)
 {
-    struct row_shape shape = row_shape_of(&x->s->model.capacity, &x->s->model.config);
+    struct row_shape shape = row_shape_of(&x->limit, &x->s->model.config);
     struct packer *p = packer_make(a, &shape, MAX(x->count, 1));
     int64_t *ticket = NEW(a, int64_t, shape.segments);
     for (int i = 0; i < x->count; i++) {
@@ -171,7 +172,7 @@ static int rows_together(const struct answers *x, int row, int64_t *places)
         int64_t more = 0;
         for (int i = 0; i < r->count; i++)
             more += x->prompt[x->order[r->first + i]].e.tokens + x->most;
-        if (n > 0 && *places + more > FULL * x->s->model.capacity.tokens)
+        if (n > 0 && *places + more > FULL * x->limit.tokens)
             break;
         *places += more;
     }
@@ -409,10 +410,11 @@ static void speed_log(const struct answers *x)
              x->step_seconds > 0 ? (double)made / x->step_seconds : 0);
 }
 
-bool generate(struct session *s, struct arena *a, const struct sample *sample,
-              int count, int most_tokens, struct answer *out)
+bool generate(struct session *s, struct arena *a, const struct capacity *limit,
+              const struct sample *sample, int count, int most_tokens,
+              struct answer *out)
 {
-    struct answers x = {.s = s, .count = count, .most = most_tokens,
+    struct answers x = {.s = s, .limit = *limit, .count = count, .most = most_tokens,
                         .prompt = NEW(a, struct prompt, count),
                         .order = NEW(a, int, count),
                         .row = NEW(a, struct prompt_row, count)};

@@ -2,8 +2,7 @@
  *
  * Prompts are packed in rows like samples; what attention needs of them stays in a
  * cache, and every further token runs one place for each answer under way.  Rows and
- * cache are as large as the prompts and answers need; batch.* says how large a row of
- * prompts may be. */
+ * cache are as large as the prompts and answers need. */
 #ifndef TRAIN_GENERATE_H
 #define TRAIN_GENERATE_H
 
@@ -22,10 +21,11 @@ MUST_USE bool samples_pick(struct session *s, const struct mix *mix, int64_t cou
                            struct arena *a, struct sample *sample, int *n);
 /* Answers of at most so many tokens to the prompts (messages up to the first assistant
  * turn) of `sample`; in `a`.  A sample that cannot be read, or a prompt that does not
- * fit a row, fails.  Afterwards the machine runs the session's plan.  Rank 0 calls
- * generate, the others generate_follow, which returns with it. */
-MUST_USE bool generate(struct session *s, struct arena *a, const struct sample *sample,
-                       int count, int most_tokens, struct answer *out);
+ * fit a row of `limit`, fails.  Afterwards the machine runs the session's plan.  Rank 0
+ * calls generate, the others generate_follow, which returns with it. */
+MUST_USE bool generate(struct session *s, struct arena *a, const struct capacity *limit,
+                       const struct sample *sample, int count, int most_tokens,
+                       struct answer *out);
 MUST_USE bool generate_follow(struct session *s);
 /* The first assistant turn's text; NULL if there is none. */
 const char *sample_answer(const struct sample *s, struct arena *a);

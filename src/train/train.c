@@ -94,7 +94,8 @@ static bool answers_make(struct trainer *t)
     struct answer *answer = NEW(&a, struct answer, count);
     metrics_phase("generating samples");
     bool ok = samples_pick(s, s->held ? s->held : s->mix, count, &a, sample, &n) &&
-              generate(s, &a, sample, n, (int)s->recipe->sample_tokens, answer) &&
+              generate(s, &a, &s->model.capacity, sample, n,
+                       (int)s->recipe->sample_tokens, answer) &&
               samples_write(t, sample, answer, n);
     arena_free(&a);
     return ok;

@@ -85,7 +85,10 @@ far=$(endless 300 batch.tokens=32) near=$(endless 20)
 [ ${#far} -gt $((4 * ${#near})) ] && [ "${far:0:${#near}}" = "$near" ] ||
     tiny_fail "300 tokens: '$far', 20: '$near'"
 
-# ---- no room ----
+# ---- a prompt takes the row it needs; a limit that is given holds ----
+
+timeout 60 "$vlmoe" generate "$model" --prompt "$(printf 'word %.0s' {1..1500})" \
+    --tokens 2 >"$out" 2>&1 || tiny_fail "more tokens than batch.tokens is by default: $(cat "$out")"
 
 timeout 60 "$vlmoe" generate "$model" --prompt "$(printf 'word %.0s' {1..100})" \
     batch.tokens=64 >"$out" 2>&1

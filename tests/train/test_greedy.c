@@ -89,6 +89,12 @@ static int teardown(void **state)
     return 0;
 }
 
+static bool answer(struct fixture *f, const struct sample *sample, int count, int most,
+                   struct answer *out)
+{
+    return generate(&f->s, &f->arena, &f->s.model.capacity, sample, count, most, out);
+}
+
 /* The prompt, then the answer, as a sample of training. */
 static struct encoded joined(struct fixture *f, int i, const struct answer *x)
 {
@@ -136,12 +142,12 @@ static const int32_t *chosen(struct fixture *f, const struct encoded *e)
 static void answers_are_what_is_most_likely(void **state)
 {
     struct fixture *f = *state;
-    struct answer answer[SAMPLES];
+    struct answer answers[SAMPLES];
     int different = 0, total = 0;
-    assert_ok(generate(&f->s, &f->arena, f->sample, SAMPLES, MOST, answer));
+    assert_ok(answer(f, f->sample, SAMPLES, MOST, answers));
     assert_ptr_equal(machine_plan(f->s.machine), f->s.plan);
     for (int i = 0; i < SAMPLES; i++) {
-        const struct answer *x = &answer[i];
+        const struct answer *x = &answers[i];
         struct encoded e = joined(f, i, x);
         const int32_t *best = chosen(f, &e);
         int start = e.tokens - x->tokens;
@@ -166,26 +172,26 @@ static void again_after_other_work(void **state)
 {
     struct fixture *f = *state;
     struct answer first[SAMPLES], second[SAMPLES], alone;
-    assert_ok(generate(&f->s, &f->arena, f->sample, SAMPLES, MOST, first));
-    assert_ok(generate(&f->s, &f->arena, f->sample + 2, 1, MOST, &alone));
-    assert_ok(generate(&f->s, &f->arena, f->sample, SAMPLES, MOST, second));
+    assert_ok(answer(f, f->sample, SAMPLES, MOST, first));
+    assert_ok(answer(f, f->sample + 2, 1, MOST, &alone));
+    assert_ok(answer(f, f->sample, SAMPLES, MOST, second));
     assert_string_equal(alone.text, first[2].text);
     for (int i = 0; i < SAMPLES; i++)
         assert_string_equal(first[i].text, second[i].text);
-    assert_ok(generate(&f->s, &f->arena, f->sample, 0, MOST, second));
-    assert_ok(generate(&f->s, &f->arena, f->sample, 1, 1, &alone));
+    assert_ok(answer(f, f->sample, 0, MOST, second));
+    assert_ok(answer(f, f->sample, 1, 1, &alone));
     assert_true(alone.tokens == 1 && alone.id[0] == first[0].id[0]);
 }
 
 static void no_room_is_said(void **state)
 {
     struct fixture *f = *state;
-    struct answer answer[2];
+    struct answer none[2];
     struct text long_one = text_make(&f->arena);
     for (int i = 0; i < 100; i++)
         text_add(&long_one, "word ");
     say(f, 1, 0, long_one.at);
-    assert_fails(generate(&f->s, &f->arena, f->sample, 2, 4, answer),
+    assert_fails(answer(f, f->sample, 2, 4, none),
                  "a row holds 160");
     assert_int_equal(fail_fault(), FAULT_DATA);
     say(f, 1, 0, "Go on.");
