@@ -12,11 +12,17 @@
 const char single_name[] = "model.safetensors";
 const char index_name[] = "model.safetensors.index.json";
 const char head_name[] = "lm_head.weight";
+const char config_name[] = "config.json";
 const char *const expert_layout_name[] = {"auto", "released", "transformers", NULL};
 static const char table_name[] = "model.language_model.embed_tokens.weight";
 enum { INDEX_MOST = 256 << 20, NAMES_SHOWN = 5 };
 
 /* ---- reading ---- */
+
+bool is_weights(const char *name)
+{
+    return text_ends(name, ".safetensors") || !strcmp(name, index_name);
+}
 
 bool hf_has_weights(const char *folder)
 {
@@ -143,8 +149,8 @@ static bool mixed_fail(const struct hf_folder *f, const struct disk_tensor *x,
     struct arena a = arena_make("message");
     fail("checkpoint: %s: '%s' is %s and '%s' is %s: not of one layout; expected [E, "
          "D, 2F] with [E, F, D] (released) or [E, 2F, D] with [E, D, F] (transformers)",
-         f->path, x->name, disk_text(&a, x->dtype, x->ndim, x->dim), y->name,
-         disk_text(&a, y->dtype, y->ndim, y->dim));
+         f->path, x->name, disk_text(&a, disk_type(x), x->ndim, x->dim), y->name,
+         disk_text(&a, disk_type(y), y->ndim, y->dim));
     arena_free(&a);
     return false;
 }
@@ -223,8 +229,8 @@ static bool shape_check(const struct hf_folder *f, const struct disk_tensor *t,
         return true;
     struct arena a = arena_make("message");
     fail("checkpoint: %s: tensor '%s' is %s, the config wants %s of a floating type",
-         f->path, t->name, disk_text(&a, t->dtype, t->ndim, t->dim),
-         disk_text(&a, DTYPE_F32, want.ndim, want.dim));
+         f->path, t->name, disk_text(&a, disk_type(t), t->ndim, t->dim),
+         disk_text(&a, disk_type(&want), want.ndim, want.dim));
     arena_free(&a);
     return false;
 }

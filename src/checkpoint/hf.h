@@ -7,6 +7,7 @@
 #ifndef CHECKPOINT_HF_H
 #define CHECKPOINT_HF_H
 
+#include "base/text.h"
 #include "checkpoint/safetensors.h"
 #include "graph/config.h"
 #include "graph/graph.h"
@@ -16,6 +17,14 @@ MUST_USE bool hf_config_read(struct arena *a, const char *folder,
                              struct model_config *out);
 MUST_USE bool hf_config_parse(const char *name, const char *json, int64_t size,
                               struct model_config *out);
+/* A line for each thing that config.json says twice and differently; which counts. */
+MUST_USE bool hf_config_notes(struct arena *a, const char *folder, struct text *notes);
+/* Before anything is done with a folder: can its files be read?  No link may dangle,
+ * no Git LFS pointer stand for a file, of those that are read here, or with `exports`
+ * of all that an export copies.  Warns of what the config says twice and of links out
+ * of the folder, which no export follows.  Where `folder` is none, says what was meant.
+ */
+MUST_USE bool hf_look(const char *folder, bool exports);
 /* What preprocessor_config.json or processor_config.json says of images, where there is
  * one; what it does not say keeps its value.  Where both are they must say the same.
  * It fails, too, where they want other patches than are in `out`. */
@@ -74,12 +83,13 @@ struct hf_weights {
     bool retype;                        /* write `dtype` whatever `from` has */
     enum expert_layout experts;         /* EXPERTS_AUTO: as in `from`, else released */
 };
-/* Write a folder that transformers loads: config and every other file of `from` copied
- * byte for byte, weights in files of at most `file_bytes` with an index when there is
- * more than one.  Tensors of `from` that the model does not know are carried through,
- * except a tied head.  Parameters keep the floating type they have in `from` unless
- * weights->retype, else take `dtype`.  The folder appears whole or not at all, in place
- * of an older model folder (with config.json) of that name but of no other.
+/* Write a folder that transformers loads: every other file of `from` copied byte for
+ * byte, weights in files of at most `file_bytes` with an index when there is more than
+ * one.  Tensors of `from` that the model does not know are carried through, except a
+ * tied head.  Parameters keep the floating type they have in `from` unless
+ * weights->retype, else take `dtype`; config.json then says so.  The folder appears
+ * whole or not at all, in place of an older model folder (with config.json) of that
+ * name but of no other.
  *
  * All members of `world` call it.  Where every byte will lie is known before: rank 0
  * makes the files, then each rank writes its own elements where they belong, HF_BUFFER

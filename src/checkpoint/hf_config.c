@@ -1,5 +1,5 @@
 /* hf_config.c - config.json to numbers. */
-#include "checkpoint/hf.h"
+#include "checkpoint/hf_internal.h"
 #include "checkpoint/hf_json.h"
 
 enum { WIDEST = 1 << 20 };
@@ -25,23 +25,62 @@ static void vision_read(struct reader *r, struct vision_config *v)
     only_text(r, "hidden_act", "gelu_pytorch_tanh");
     json_t *rope = field(r, "rope_parameters");
     if (rope) {
-        struct reader p = {r->file, "vision_config.rope_parameters.", rope, r->ok};
+        struct reader p = *r;
+        p.section = "vision_config.rope_parameters.";
+        p.object = rope;
         v->theta = read_real(&p, "rope_theta", v->theta, 1);
         r->ok = p.ok;
     }
 }
 
+/* Equal, numbers by their value. */
+static bool same_value(const json_t *x, const json_t *y)
+{
+    if (!json_is_array(x) || !json_is_array(y) ||
+        json_array_size(x) != json_array_size(y))
+        return json_is_number(x) && json_is_number(y)
+                   ? json_number_value(x) == json_number_value(y)
+                   : json_equal(x, y);
+    size_t i = 0;
+    while (i < json_array_size(x) &&
+           same_value(json_array_get(x, i), json_array_get(y, i)))
+        i++;
+    return i == json_array_size(x);
+}
+
+/* Both spellings are there: the older one counts, as in transformers. */
+static void rope_compare(struct reader *r, json_t *older, json_t *newer)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach(newer, key, value) {
+        const json_t *other = json_object_get(older, key);
+        if (!other && !strcmp(key, "rope_theta"))
+            other = json_object_get(r->object, key);
+        if (other && !same_value(other, value))
+            note(r, "rope_scaling and rope_parameters differ in %s; rope_scaling "
+                    "counts", key);
+    }
+}
+
 static void rope_read(struct reader *r, struct decoder_config *d)
 {
+    json_t *older = field(r, "rope_scaling"), *newer = field(r, "rope_parameters");
+    bool old = json_object_size(older) > 0 || !newer;
     struct reader p =
-        field(r, "rope_parameters")
-            ? section(r, "rope_parameters", "text_config.rope_parameters.")
-            : section(r, "rope_scaling", "text_config.rope_scaling.");
+        old ? section(r, "rope_scaling", "text_config.rope_scaling.")
+            : section(r, "rope_parameters", "text_config.rope_parameters.");
     if (!p.object)
         return;
+    if (old && newer)
+        rope_compare(r, older, newer);
     d->theta = read_real(r, "rope_theta", 500000, 1);
+    double beside = d->theta;
     p.ok = r->ok;
     d->theta = read_real(&p, "rope_theta", d->theta, 1);
+    if (field(r, "rope_theta") && beside != d->theta)
+        note(r, "rope_theta is %g beside %s, and %g within, which counts", beside,
+             old ? "rope_scaling" : "rope_parameters", d->theta);
     only_text(&p, "rope_type", "default");
     only_text(&p, "type", "default");
     only_bool(&p, "mrope_interleaved", true);
@@ -90,6 +129,31 @@ static void decoder_read(struct reader *r, bool moe, struct decoder_config *d)
         experts_read(r, d);
 }
 
+/* The model's own word counts, the text part's where it says nothing. */
+static bool tied_read(struct reader *top, struct reader *text)
+{
+    static const char key[] = "tie_word_embeddings";
+    bool within = read_bool(text, key, false), outer = read_bool(top, key, within);
+    if (field(text, key) && field(top, key) && outer != within)
+        note(top, "%s is %s, and %s in text_config; the first counts", key,
+             outer ? "true" : "false", within ? "true" : "false");
+    else if (within && !field(top, key))
+        note(top, "%s is true in text_config alone; it counts", key);
+    return outer;
+}
+
+/* One id, or a list of them. */
+static void eos_read(struct reader *r, struct model_config *out)
+{
+    static const char key[] = "eos_token_id";
+    if (json_is_array(field(r, key))) {
+        out->neos = read_list(r, key, out->eos, MAX_EOS, 1 << 24);
+        return;
+    }
+    out->eos[0] = read_int(r, key, -1, 0, 1 << 24);
+    out->neos = out->eos[0] >= 0;
+}
+
 static bool config_read(struct reader *r, struct model_config *out)
 {
     const char *type = json_string_value(json_object_get(r->object, "model_type"));
@@ -103,7 +167,6 @@ static bool config_read(struct reader *r, struct model_config *out)
     out->video_token = read_int(r, "video_token_id", 151656, 0, 1 << 24);
     out->vision_start = read_int(r, "vision_start_token_id", 151652, 0, 1 << 24);
     out->vision_end = read_int(r, "vision_end_token_id", 151653, 0, 1 << 24);
-    out->decoder.tied = read_bool(r, "tie_word_embeddings", false);
     struct reader vision = section(r, "vision_config", "vision_config.");
     if (vision.object)
         vision_read(&vision, &out->vision);
@@ -111,20 +174,21 @@ static bool config_read(struct reader *r, struct model_config *out)
     text.ok = vision.ok;
     if (text.object) {
         decoder_read(&text, moe, &out->decoder);
-        out->eos = read_int(&text, "eos_token_id", -1, 0, 1 << 24);
+        out->decoder.tied = tied_read(r, &text);
+        eos_read(&text, out);
         out->bos = read_int(&text, "bos_token_id", -1, 0, 1 << 24);
         out->pad = read_int(&text, "pad_token_id", -1, 0, 1 << 24);
     }
     return r->ok && text.ok;
 }
 
-bool hf_config_parse(const char *name, const char *json, int64_t size,
-                     struct model_config *out)
+static bool config_parse(const char *name, const char *json, int64_t size,
+                         struct text *notes, struct model_config *out)
 {
     json_t *all;
     bool ok = json_read(name, json, size, &all);
     if (ok) {
-        struct reader r = {name, "", all, true};
+        struct reader r = {name, "", all, true, notes};
         ok = config_read(&r, out);
         json_decref(all);
     }
@@ -132,10 +196,29 @@ bool hf_config_parse(const char *name, const char *json, int64_t size,
     return ok || fail_kind(FAULT_CHECKPOINT);
 }
 
-bool hf_config_read(struct arena *a, const char *folder, struct model_config *out)
+bool hf_config_parse(const char *name, const char *json, int64_t size,
+                     struct model_config *out)
+{
+    return config_parse(name, json, size, NULL, out);
+}
+
+static bool folder_read(struct arena *a, const char *folder, struct text *notes,
+                        struct model_config *out)
 {
     struct bytes text;
-    char *path = path_join(a, folder, "config.json");
-    return (file_read(a, path, CONFIG_MOST, &text) || fail_kind(FAULT_CHECKPOINT)) &&
-           hf_config_parse(path, text.at, text.size, out);
+    char *path = path_join(a, folder, config_name);
+    return ((hf_file_look(a, folder, config_name) &&
+             file_read(a, path, CONFIG_MOST, &text)) || fail_kind(FAULT_CHECKPOINT)) &&
+           config_parse(path, text.at, text.size, notes, out);
+}
+
+bool hf_config_read(struct arena *a, const char *folder, struct model_config *out)
+{
+    return folder_read(a, folder, NULL, out);
+}
+
+bool hf_config_notes(struct arena *a, const char *folder, struct text *notes)
+{
+    struct model_config c;
+    return folder_read(a, folder, notes, &c);
 }

@@ -4,7 +4,15 @@
 
 #include "checkpoint/hf.h"
 
-extern const char single_name[], index_name[], head_name[];
+extern const char single_name[], index_name[], head_name[], config_name[];
+
+bool is_weights(const char *name);      /* of a file */
+/* Is this file of the folder a link to elsewhere?  What is in the same entry of the
+ * hub's cache is not elsewhere. */
+bool hf_leaves(struct arena *a, const char *folder, const char *name);
+/* Is the file there, can it be read, is it no pointer of Git LFS?  Where the folder has
+ * no config.json, fails saying what may have been meant by it. */
+MUST_USE bool hf_file_look(struct arena *a, const char *folder, const char *name);
 
 /* The names of the parameters, for name_in. */
 const char **names_sorted(struct arena *a, const struct param *p, int64_t count);

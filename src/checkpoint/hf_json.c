@@ -1,15 +1,19 @@
 /* hf_json.c - keys are read with their range, or refused with what they hold. */
 #include "checkpoint/hf_json.h"
 
-#include "base/text.h"
+#include "checkpoint/json_text.h"
 
 #include <jansson.h>
+#include <stdarg.h>
 #include <stdlib.h>
 
 bool json_read(const char *name, const char *json, int64_t size, json_t **out)
 {
     json_error_t error;
-    *out = json_loadb(json, (size_t)size, 0, &error);
+    struct arena a = arena_make("json");
+    struct bytes text = json_tamed(&a, (struct bytes){(char *)json, size});
+    *out = json_loadb(text.at, (size_t)text.size, 0, &error);
+    arena_free(&a);
     if (!*out)
         return fail("config: %s line %d: %s", name, error.line, error.text);
     if (json_is_object(*out))
@@ -33,6 +37,18 @@ void wrong(struct reader *r, const char *key, const char *expected)
              text ? text : "missing", expected);
     free(text);
     r->ok = false;
+}
+
+void note(struct reader *r, const char *fmt, ...)
+{
+    char line[400];
+    va_list args;
+    if (!r->notes)
+        return;
+    va_start(args, fmt);
+    vsnprintf(line, sizeof line, fmt, args);
+    va_end(args);
+    text_add(r->notes, "%s: %s%s\n", r->file, r->section, line);
 }
 
 int read_int(struct reader *r, const char *key, int preset, int least, int most)
@@ -108,7 +124,7 @@ struct reader section(struct reader *top, const char *key, const char *prefix)
         wrong(top, key, "an object");
         j = NULL;
     }
-    return (struct reader){top->file, prefix, j, top->ok};
+    return (struct reader){top->file, prefix, j, top->ok, top->notes};
 }
 
 int read_list(struct reader *r, const char *key, int *to, int most, int largest)

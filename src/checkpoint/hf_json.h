@@ -7,6 +7,7 @@
 #define CHECKPOINT_HF_JSON_H
 
 #include "base/file.h"
+#include "base/text.h"
 
 #include <jansson.h>
 
@@ -16,14 +17,18 @@ struct reader {                         /* one JSON object and where it is from 
     const char *file, *section;         /* the second ends in "." or is "" */
     json_t *object;
     bool ok;
+    struct text *notes;                 /* lines on what is said twice; or NULL */
 };
 
-/* An object from text; `name` is for messages.  The caller json_decrefs it. */
+/* An object from text; `name` is for messages.  The caller json_decrefs it.  What is no
+ * number to jansson (NaN, 1e999) is text there: only who reads such a field refuses. */
 MUST_USE bool json_read(const char *name, const char *json, int64_t size, json_t **out);
 
 json_t *field(struct reader *r, const char *key);       /* NULL: absent or null */
 /* "config: FILE: KEY is VALUE, expected ...". */
 void wrong(struct reader *r, const char *key, const char *expected);
+/* One more line of notes. */
+void note(struct reader *r, const char *fmt, ...) PRINTF_LIKE(2, 3);
 enum { NEEDED = INT32_MIN };            /* as a preset: the key must be there */
 int read_int(struct reader *r, const char *key, int preset, int least, int most);
 double read_real(struct reader *r, const char *key, double preset, double least);

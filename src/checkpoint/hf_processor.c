@@ -52,7 +52,7 @@ static bool file_take(struct arena *a, const char *folder, const char *name,
     if (!file_read(a, path, CONFIG_MOST, &text) ||
         !json_read(path, text.at, text.size, &all))
         return false;
-    struct reader r = {path, "", all, true};
+    struct reader r = {path, "", all, true, NULL};
     bool ok = true;
     if (name == old_name || field(&r, inner)) {
         struct reader s = r;

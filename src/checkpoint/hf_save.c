@@ -5,6 +5,8 @@
 #include "checkpoint/hf_internal.h"
 
 #include "base/text.h"
+#include "checkpoint/hf_json.h"
+#include "checkpoint/json_text.h"
 #include "checkpoint/strips.h"
 
 #include <jansson.h>
@@ -143,21 +145,51 @@ static bool index_save(struct arena *a, const char *folder, const struct files *
     return ok;
 }
 
-static bool is_weights(const char *name)
+/* The type of all parameters written, where they have one: transformers takes the
+ * config's word for it, not the files'. */
+static const char *type_of(const struct files *f)
 {
-    return text_ends(name, ".safetensors") || !strcmp(name, index_name);
+    static const char *const name[DTYPES] = {
+        [DTYPE_F32] = "float32", [DTYPE_BF16] = "bfloat16", [DTYPE_F16] = "float16"};
+    enum dtype type = DTYPES;
+    for (int64_t i = 0; i < f->tensors; i++)
+        if (f->saved[i].param >= 0) {
+            if (type != DTYPES && type != f->saved[i].head.dtype)
+                return NULL;
+            type = f->saved[i].head.dtype;
+        }
+    return type == DTYPES ? NULL : name[type];
 }
 
-static bool others_copy(struct arena *a, const char *from, const char *to)
+/* Byte for byte but for the type of the weights. */
+static bool config_copy(struct arena *a, const char *from, const char *to,
+                        const char *type)
+{
+    static const char *const key[] = {"dtype", "torch_dtype", NULL};
+    struct bytes text;
+    if (!type)
+        return file_copy(from, to);
+    if (!file_read(a, from, CONFIG_MOST, &text))
+        return false;
+    text = json_with(a, text, key, type);
+    return file_replace(to, text.at, text.size);
+}
+
+/* `type`: what the config is to say, or NULL. */
+static bool others_copy(struct arena *a, const char *from, const char *to,
+                        const char *type)
 {
     char **name;
     int64_t count;
     if (!folder_list(a, from, &name, &count))
         return false;
     for (int64_t i = 0; i < count; i++) {
-        char *path = path_join(a, from, name[i]);
-        if (!is_weights(name[i]) && !folder_exists(path) &&
-            !file_copy(path, path_join(a, to, name[i])))
+        char *path = path_join(a, from, name[i]), *new = path_join(a, to, name[i]);
+        bool config = !strcmp(name[i], config_name);
+        if (is_weights(name[i]) || folder_exists(path) ||
+            (!config && hf_leaves(a, from, name[i])))
+            continue;
+        if (!(config ? config_copy(a, path, new, type) : file_copy(path, new)))
             return false;
     }
     return true;
@@ -182,7 +214,7 @@ static bool target_check(struct arena *a, const char *folder)
 {
     char **name;
     int64_t count;
-    if (!folder_exists(folder) || file_exists(path_join(a, folder, "config.json")))
+    if (!folder_exists(folder) || file_exists(path_join(a, folder, config_name)))
         return true;
     if (!folder_list(a, folder, &name, &count))
         return false;
@@ -310,8 +342,9 @@ static bool folder_save(const struct comm *world, struct arena *a, const char *p
                         const struct hf_weights *weights)
 {
     bool leads = world->rank == 0;
+    const char *type = weights->retype || !hf_has_weights(from) ? type_of(f) : NULL;
     bool ok = !leads || (folder_remove(part) && folder_make(part) &&
-                         others_copy(a, from, part) && files_make(a, part, f));
+                         others_copy(a, from, part, type) && files_make(a, part, f));
     ok = comm_agree(world, ok);
     ok = ok && comm_agree(world, parts_write(a, part, f, weights, leads));
     if (ok && leads)

@@ -21,14 +21,34 @@ int64_t disk_count(int ndim, const int64_t *dim)
     return count;
 }
 
-const char *disk_text(struct arena *a, enum dtype d, int ndim, const int64_t *dim)
+const char *disk_type(const struct disk_tensor *t)
+{
+    return t->other ? t->other : dtype_safetensors(t->dtype);
+}
+
+const char *disk_text(struct arena *a, const char *type, int ndim, const int64_t *dim)
 {
     struct text t = text_make(a);
-    text_add(&t, "%s [", dtype_safetensors(d));
+    text_add(&t, "%s [", type);
     for (int i = 0; i < ndim; i++)
         text_add(&t, "%s%" PRId64, i ? ", " : "", dim[i]);
     text_add(&t, "]");
     return t.at;
+}
+
+/* A type that is none of ours is kept by its name, which is a short word. */
+static bool type_parse(struct arena *a, const char *name, struct disk_tensor *out)
+{
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_";
+    size_t size = strlen(name);
+    if (dtype_from_safetensors(name, &out->dtype))
+        return true;
+    if (size < 1 || size > 16 || strspn(name, letters) != size)
+        return false;
+    fail_clear();
+    out->dtype = DTYPE_U8;
+    out->other = arena_copy(a, name, size);
+    return true;
 }
 
 static bool tensor_parse(struct arena *a, const char *path, const char *name, json_t *j,
@@ -42,7 +62,7 @@ static bool tensor_parse(struct arena *a, const char *path, const char *name, js
         return fail("safetensors: %s: tensor '%s' lacks a dtype, shape or data_offsets "
                     "of the right type", path, name);
     *out = (struct disk_tensor){.name = arena_copy(a, name, strlen(name))};
-    if (!dtype_from_safetensors(json_string_value(dtype), &out->dtype))
+    if (!type_parse(a, json_string_value(dtype), out))
         return fail_in("safetensors: %s: tensor '%s'", path, name);
     if (json_array_size(shape) > MAX_DISK_DIMS)
         return fail("safetensors: %s: tensor '%s' has %zu dimensions, at most %d are "
@@ -64,10 +84,12 @@ static bool tensor_parse(struct arena *a, const char *path, const char *name, js
         return fail("safetensors: %s: tensor '%s' lies at %" PRId64 "..%" PRId64
                     ", the data is %" PRId64 " bytes (is the file cut short?)", path,
                     name, from, to, data.size);
+    if (out->other)                     /* how wide it is only its readers know */
+        out->bytes = to - from;
     if (to - from != out->bytes)
         return fail("safetensors: %s: tensor '%s' is %s = %" PRId64 " bytes, its range "
                     "holds %" PRId64, path, name,
-                    disk_text(a, out->dtype, out->ndim, out->dim), out->bytes,
+                    disk_text(a, disk_type(out), out->ndim, out->dim), out->bytes,
                     to - from);
     out->data = data.at + from;
     return true;
@@ -217,7 +239,7 @@ static char *header_text(const struct disk_tensor *tensor, int64_t count,
         json_t *shape = json_array();
         for (int d = 0; d < tensor[i].ndim; d++)
             json_array_append_new(shape, json_integer(tensor[i].dim[d]));
-        const char *dtype = dtype_safetensors(tensor[i].dtype);
+        const char *dtype = disk_type(&tensor[i]);
         json_int_t from = at, to = at += tensor[i].bytes;
         REQUIRE(!json_object_get(head, tensor[i].name));        /* names are unique */
         REQUIRE(!json_object_set_new(head, tensor[i].name,

@@ -17,6 +17,8 @@ struct disk_tensor {
     int64_t dim[MAX_DISK_DIMS];
     int64_t count, bytes;
     const void *data;                   /* into the mapping; unaligned */
+    const char *other;                  /* a type that only carries: its name (dtype is
+                                         * then DTYPE_U8, bytes what the file says) */
 };
 
 struct safetensors {
@@ -56,6 +58,7 @@ void safetensors_abandon(struct safetensors_writer *w);              /* close, r
 
 int64_t disk_count(int ndim, const int64_t *dim);       /* product; -1: too large */
 /* "BF16 [8, 16]" in the arena, for messages. */
-const char *disk_text(struct arena *a, enum dtype d, int ndim, const int64_t *dim);
+const char *disk_text(struct arena *a, const char *type, int ndim, const int64_t *dim);
+const char *disk_type(const struct disk_tensor *t);     /* "BF16" */
 
 #endif

@@ -182,8 +182,9 @@ static bool shape_differs(const struct state *s, const struct manifest_tensor *t
 {
     struct arena a = arena_make("message");
     fail("checkpoint: %s: tensor '%s' is %s, this run needs %s (was the model "
-         "changed?)", s->path, t->name, disk_text(&a, t->dtype, t->ndim, t->dim),
-         disk_text(&a, want->dtype, want->box.ndim, want->box.dim));
+         "changed?)", s->path, t->name,
+         disk_text(&a, dtype_safetensors(t->dtype), t->ndim, t->dim),
+         disk_text(&a, dtype_safetensors(want->dtype), want->box.ndim, want->box.dim));
     arena_free(&a);
     return false;
 }

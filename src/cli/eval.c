@@ -144,7 +144,7 @@ static bool run(struct arena *arena, int argc, char **argv)
     r->model_weights = "load";
     int world = session_ranks(r);
     r->batch_rows = world;              /* training's; here rows go by eval.rows */
-    return session_layout(r, &j->crew.mesh) &&
+    return session_look(r, false) && session_layout(r, &j->crew.mesh) &&
            (world == 1 ? rank_run(j, NULL) : world_run(world, 0, rank_main, j));
 }
 

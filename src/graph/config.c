@@ -137,15 +137,25 @@ static bool check_token(const char *name, int id, int least, int vocabulary)
     return true;
 }
 
+bool model_config_ends(const struct model_config *c, int id)
+{
+    int i = 0;
+    while (i < c->neos && c->eos[i] != id)
+        i++;
+    return i < c->neos;
+}
+
 bool model_config_check(const struct model_config *c)
 {
     int V = c->decoder.vocabulary;
     if (!check_decoder(&c->decoder))
         return false;
     if (!check_token("bos_token_id", c->bos, -1, V) ||
-        !check_token("eos_token_id", c->eos, -1, V) ||
         !check_token("pad_token_id", c->pad, -1, V))
         return false;
+    for (int i = 0; i < c->neos; i++)
+        if (!check_token("eos_token_id", c->eos[i], 0, V))
+            return false;
     if (!c->has_vision)
         return true;
     if (!check_vision(&c->vision))

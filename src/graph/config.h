@@ -7,7 +7,7 @@
 
 #include "base/base.h"
 
-enum { MAX_LAYERS = 256, MAX_TAPS = 16 };
+enum { MAX_LAYERS = 256, MAX_TAPS = 16, MAX_EOS = 16 };
 
 struct vision_config {
     int depth, width, heads, hidden;    /* blocks, Hv, Nh, Iv */
@@ -39,11 +39,14 @@ struct model_config {
     struct vision_config vision;
     struct decoder_config decoder;
     int image_token, video_token, vision_start, vision_end;
-    int eos, bos, pad;                  /* -1: none */
+    int neos, eos[MAX_EOS];             /* any of them ends an answer */
+    int bos, pad;                       /* -1: none */
 };
 
 /* Values of one patch (channels * frames * patch * patch). */
 int vision_patch_values(const struct vision_config *v);
+/* Is it one of eos? */
+bool model_config_ends(const struct model_config *c, int id);
 /* Do the numbers fit together?  Fails with the two that do not. */
 MUST_USE bool model_config_check(const struct model_config *c);
 

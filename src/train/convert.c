@@ -121,9 +121,9 @@ bool convert(const struct convert_options *o)
             ok = fail(
                 "convert: %s does not say which model it trains; name it with --like",
                 o->from);
-        ok = ok && save(&a, o, like, NULL, &from);
+        ok = ok && hf_look(like, true) && save(&a, o, like, NULL, &from);
     } else {
-        ok = source_check(&a, o->from) &&
+        ok = hf_look(like ? like : o->from, true) && source_check(&a, o->from) &&
              save(&a, o, like ? like : o->from, o->from, &from);
         hf_close(&from.folder);
     }

@@ -269,7 +269,7 @@ static bool open_ended(const struct answers *x, const struct prompt *p)
 
 static void answer_take(struct answers *x, struct prompt *p, int32_t id)
 {
-    p->ended = id == x->s->chat.im_end || id == x->s->model.config.eos;
+    p->ended = id == x->s->chat.im_end || model_config_ends(&x->s->model.config, id);
     if (!p->ended)
         p->id[p->tokens++] = id;
 }

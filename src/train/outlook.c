@@ -265,6 +265,8 @@ bool outlook(const struct recipe *r, const struct outlook_options *options,
              struct text *t)
 {
     struct outlook o;
+    if (!session_look(r, false))
+        return false;
     bool ok = outlook_open(&o, r, options);
     if (ok) {
         outlook_print(&o, options, t);

@@ -81,30 +81,11 @@ static bool experts_there(const struct recipe *r, const struct model_config *c)
     return ok;
 }
 
-/* The model's config, or what may be meant instead of a folder that has none. */
-static bool config_read(struct arena *a, const char *path, struct model_config *config)
-{
-    char here[4096] = "?";
-    if (hf_config_read(a, path, config))
-        return true;
-    if (file_exists(path_join(a, path, "config.json")))
-        return false;
-    if (file_exists(path_join(a, path, "model/config.json")))
-        fail("model: %s is the folder of a run; its trained model is %s/model", path,
-             path);
-    else if (file_exists(path_join(a, path, "metrics.jsonl")))
-        fail("model: %s is the folder of a run that is not done: it has no model yet",
-             path);
-    else if (!folder_exists(path) && getcwd(here, sizeof here))
-        fail("model: model.path '%s': no such folder, seen from %s", path, here);
-    return fail_kind(FAULT_CHECKPOINT);
-}
-
 bool session_layout(const struct recipe *r, struct mesh *out)
 {
     struct arena a = arena_make("layout");
     struct model_config config;
-    bool ok = config_read(&a, r->model_path, &config);
+    bool ok = hf_config_read(&a, r->model_path, &config);
     if (ok) {
         struct capacity capacity = capacity_of(r, &config);
         struct mesh_limits limits = limits_of(&config, &capacity);
@@ -205,7 +186,7 @@ static bool session_make(struct session *s, bool trains)
     struct model_config config;
     unsigned frozen, all = (1u << PARTS) - 1;
     if (!parts_parse(recipe->model_freeze, &frozen) ||
-        !config_read(&s->arena, recipe->model_path, &config))
+        !hf_config_read(&s->arena, recipe->model_path, &config))
         return false;
     struct capacity capacity = capacity_of(recipe, &config);
     struct model_purpose purpose =
@@ -225,9 +206,16 @@ static bool session_make(struct session *s, bool trains)
     return plan_make(s, trains, NULL);
 }
 
+bool session_look(const struct recipe *r, bool exports)
+{
+    return hf_look(r->model_path, exports);
+}
+
 bool session_open(struct session *s, const struct recipe *recipe, bool trains)
 {
-    return session_join(s, recipe, trains, NULL, NULL);
+    *s = (struct session){.recipe = recipe};
+    return session_look(recipe, false) &&
+           session_join(s, recipe, trains, NULL, NULL);
 }
 
 bool session_join(struct session *s, const struct recipe *recipe, bool trains,

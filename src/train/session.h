@@ -64,8 +64,10 @@ struct session {
     float *router_bias;                 /* [MoE layers, E] or NULL */
 };
 
-/* Reads the model's config, records the graph, builds the plan.  No data, no memory.
- * `trains` false: forward only, no gradients, no optimizer state. */
+/* Before all else: the model folder looked over (hf_look), for an export too? */
+MUST_USE bool session_look(const struct recipe *recipe, bool exports);
+/* session_look, then reads the model's config, records the graph, builds the plan.  No
+ * data, no memory.  `trains` false: forward only, no gradients, no optimizer state. */
 MUST_USE bool session_open(struct session *s, const struct recipe *recipe, bool trains);
 /* The same as one of the ranks of `crew` (NULL both: alone). */
 MUST_USE bool session_join(struct session *s, const struct recipe *recipe, bool trains,

@@ -392,7 +392,8 @@ bool train(const struct recipe *recipe, const struct allowed *allowed)
     struct batch *batch = NEW(&a, struct batch, 1);
     struct recipe resolved = *recipe;   /* what the run's recipe.yaml says */
     int ranks = session_ranks(recipe);
-    if (!session_layout(recipe, &batch->crew.mesh)) {
+    if (!session_look(recipe, recipe->checkpoint_export) ||
+        !session_layout(recipe, &batch->crew.mesh)) {
         arena_free(&a);
         return false;
     }

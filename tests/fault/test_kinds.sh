@@ -87,9 +87,7 @@ done
 
 # models
 for name in config.json tokenizer.json; do
-    code=4
-    [ $name = config.json ] || code=3
-    refused $code "$good/$name" generate "$good" --prompt x --tokens 1
+    refused 4 "$good/$name" generate "$good" --prompt x --tokens 1
 done
 refused 4 "$good/model.safetensors" generate "$good" --prompt x --tokens 1
 mv "$good/model.safetensors" "$tiny/model.safetensors"

@@ -349,7 +349,7 @@ config_case 's/"silu"/"relu"/' hidden_act
 config_case 's/"text_config"/"test_config"/' text_config
 config_case '$d' line
 odd; rm "$tiny/odd/config.json"
-model_case 4 "no config" "$tiny/odd/config.json" "No such file"
+model_case 4 "no config" "$tiny/odd" "has no config.json; expected a model folder"
 odd; echo '{"min_pixels": 900, "max_pixels": 100}' >"$tiny/odd/preprocessor_config.json"
 model_case 4 "image limits crossed" "preprocessor_config.json" "above max_pixels"
 
@@ -407,7 +407,7 @@ command_case 2 "data.sources.0.path" train "$tiny/recipe.yaml" data.sources=phot
 command_case 0 "usage: vlmoe COMMAND" help
 command_case 0 "usage: vlmoe eval" help eval
 command_case 0 "usage: vlmoe data pack SRC DST" data pack --help
-command_case 4 "model.path '$tiny/nowhere': no such folder, seen from $PWD" \
+command_case 4 "'$tiny/nowhere': no such folder, seen from $PWD" \
     train "$tiny/recipe.yaml" model.path="$tiny/nowhere"
 command_case 4 "is $tiny/runs/start/model" generate "$tiny/runs/start" --prompt x
 command_case 4 "is untrained" generate "$tiny/model" --prompt x

@@ -50,7 +50,6 @@ static inline struct model_config case_config(void)
         .video_token = 6,
         .vision_start = 7,
         .vision_end = 8,
-        .eos = -1,
         .bos = -1,
         .pad = -1,
     };

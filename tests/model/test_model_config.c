@@ -29,7 +29,7 @@ static void test_decoder(void **state)
     BROKEN(c.decoder.theta = 0, "rope_theta 0");
     BROKEN(c.decoder.eps = -1, "rms_norm_eps -1");
     BROKEN(c.decoder.theta = NAN, "rope_theta");
-    BROKEN(c.eos = 64, "eos_token_id is 64, vocab_size is 64");
+    BROKEN(c.eos[c.neos++] = 64, "eos_token_id is 64, vocab_size is 64");
     BROKEN(c.image_token = -1, "image_token_id is -1");
 }
 

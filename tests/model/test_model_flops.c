@@ -42,7 +42,7 @@ static struct model_config qwen3_vl_30b(void)
         .video_token = 151656,
         .vision_start = 151652,
         .vision_end = 151653,
-        .eos = 151645,
+        .neos = 1, .eos = {151645},
         .bos = 151643,
         .pad = 151643,
     };

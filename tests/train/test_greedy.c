@@ -154,8 +154,9 @@ static void answers_are_what_is_most_likely(void **state)
         for (int k = 0; k < x->tokens + x->ended; k++) {
             bool end = k == x->tokens;
             int32_t id = best[start + k - 1];
-            if (end ? id != f->s.chat.im_end && id != f->s.model.config.eos
-                    : id != x->id[k])
+            bool ends =
+                id == f->s.chat.im_end || model_config_ends(&f->s.model.config, id);
+            if (end ? !ends : id != x->id[k])
                 fail_msg("'%s': token %d of %d is %d, most likely %d", e.name, k,
                          x->tokens, end ? -1 : x->id[k], id);
             different += k > 0 && !end && x->id[k] != x->id[k - 1];

@@ -82,7 +82,7 @@ static char *source_make(struct arena *a)
     char *folder = check_folder(a);
     static const uint8_t odd[] = {1, 2, 3};
     struct disk_tensor t[PARAMS + 1];
-    t[0] = (struct disk_tensor){"extra.table", DTYPE_U8, 1, {3}, 3, 3, odd};
+    t[0] = (struct disk_tensor){"extra.table", DTYPE_U8, 1, {3}, 3, 3, odd, NULL};
     for (int i = 0; i < PARAMS; i++)
         t[i + 1] = disk(a, i, i == EXPERTS ? DTYPE_F32 : i == NORM ? DTYPE_F16
                                                                    : DTYPE_BF16);
@@ -224,7 +224,7 @@ static void test_missing_and_wrong(void **state)
         many[i] = (struct param){.name = arena_text(&a, "p%d", i), .ndim = 1,
                                  .dim = {3}};
     float x[3] = {0};
-    struct disk_tensor t = {"p4", DTYPE_F32, 1, {3}, 3, 12, x};
+    struct disk_tensor t = {"p4", DTYPE_F32, 1, {3}, 3, 12, x, NULL};
     struct hf_folder f;
     file_write(folder, "model.safetensors", &t, 1);
     assert_ok(hf_open(&a, folder, params, PARAMS, &f));
@@ -641,6 +641,96 @@ static void test_what_is_not_carried(void **state)
     arena_free(&a);
 }
 
+/* The config says which type the weights have, and is else the same byte for byte. */
+static void test_config_dtype(void **state)
+{
+    (void)state;
+    static const char *const config[][3] = {    /* before; as bf16; as f32 */
+        {"{\"a\" : 1e-06}", "{\n  \"dtype\": \"bfloat16\",\"a\" : 1e-06}",
+         "{\n  \"dtype\": \"float32\",\"a\" : 1e-06}"},
+        {"{\"torch_dtype\":  \"float16\" , \"text_config\": {\"dtype\":\"float16\","
+         "\"x\": {\"dtype\": \"z\"}}, \"q\": \"dtype\", \"n\": [NaN, \"{\"]}\n",
+         "{\"torch_dtype\":  \"bfloat16\" , \"text_config\": {\"dtype\":\"bfloat16\","
+         "\"x\": {\"dtype\": \"z\"}}, \"q\": \"dtype\", \"n\": [NaN, \"{\"]}\n",
+         "{\"torch_dtype\":  \"float32\" , \"text_config\": {\"dtype\":\"float32\","
+         "\"x\": {\"dtype\": \"z\"}}, \"q\": \"dtype\", \"n\": [NaN, \"{\"]}\n"},
+        {"{\"text_config\":{\"dtype\":null},\"dtype\":\"bfloat16\"}",
+         "{\"text_config\":{\"dtype\":null},\"dtype\":\"bfloat16\"}",
+         "{\"text_config\":{\"dtype\":null},\"dtype\":\"float32\"}"},
+        {"{}", "{\n  \"dtype\": \"bfloat16\"}", "{\n  \"dtype\": \"float32\"}"},
+    };
+    struct arena a = arena_make("test");
+    struct bytes is;
+    char *from = source_make(&a), *to = check_folder(&a), *x = path_join(&a, to, "x");
+    char *fresh = check_folder(&a);
+    struct hf_folder f;
+    assert_ok(hf_open(&a, from, params, PARAMS, &f));
+    struct hf_weights w = {.get = get_from_folder, .arg = &f, .param = params,
+                           .part = all, .count = PARAMS};
+    for (int i = 0; i < COUNT(config); i++) {
+        text_write(from, "config.json", config[i][0]);
+        text_write(fresh, "config.json", config[i][0]);
+        assert_ok(copy_as(from, x, DTYPE_BF16, false, 1 << 20));        /* as it was */
+        assert_true(same_file(from, x, "config.json"));
+        for (int d = 1; d < 3; d++)
+            for (int k = 0; k < 2; k++) {
+                enum dtype type = d == 1 ? DTYPE_BF16 : DTYPE_F32;
+                assert_ok(k ? save(x, fresh, &w, type, 1 << 20)
+                            : copy_as(from, x, type, true, 1 << 20));
+                assert_ok(file_read(&a, path_join(&a, x, "config.json"), 1 << 20,
+                                    &is));
+                assert_string_equal(is.at, config[i][d]);
+            }
+    }
+    hf_close(&f);
+    assert_ok(folder_remove(from));
+    assert_ok(folder_remove(fresh));
+    assert_ok(folder_remove(to));
+    arena_free(&a);
+}
+
+/* Tensors that no parameter reads are carried whatever their type is; one that a
+ * parameter needs is refused by its name. */
+static void test_other_types(void **state)
+{
+    (void)state;
+    static const uint8_t bytes[] = {9, 8, 7, 6, 5, 4, 3, 2};
+    static const char *const type[] = {"F8_E4M3", "BOOL", "F4", "C64", "U16"};
+    struct arena a = arena_make("test");
+    char *from = check_folder(&a), *to = check_folder(&a), *x = path_join(&a, to, "x");
+    struct disk_tensor t[PARAMS + COUNT(type)];
+    struct hf_folder f;
+    for (int i = 0; i < PARAMS; i++)
+        t[i] = disk(&a, i, DTYPE_F32);
+    for (int i = 0; i < COUNT(type); i++)
+        t[PARAMS + i] = (struct disk_tensor){
+            .name = arena_text(&a, "other.%d", i), .dtype = DTYPE_U8, .ndim = 1,
+            .dim = {3}, .count = 3, .bytes = i + 2, .data = bytes + i,
+            .other = type[i]};
+    file_write(from, "model.safetensors", t, COUNT(t));
+    text_write(from, "config.json", "{}");
+    check(from);
+    assert_ok(copy_as(from, x, DTYPE_BF16, true, 1 << 20));
+    check(x);
+    assert_ok(hf_open(&a, x, params, PARAMS, &f));
+    assert_int_equal(f.ntensor, COUNT(t));
+    for (int i = 0; i < COUNT(type); i++) {
+        const struct disk_tensor *is = hf_find(&f, t[PARAMS + i].name);
+        assert_non_null(is);
+        assert_string_equal(disk_type(is), type[i]);
+        assert_int_equal(is->bytes, i + 2);
+        assert_memory_equal(is->data, bytes + i, (size_t)is->bytes);
+    }
+    hf_close(&f);
+    t[NORM].other = "F8_E4M3";
+    t[NORM].bytes = R;
+    file_write(from, "model.safetensors", t, PARAMS);
+    assert_fails(opens(from), "norm.weight' is F8_E4M3 [4], the config wants F32 [4]");
+    assert_ok(folder_remove(from));
+    assert_ok(folder_remove(to));
+    arena_free(&a);
+}
+
 /* Failing, a save leaves the old folder as it was and nothing beside it. */
 static void test_failures(void **state)
 {
@@ -700,7 +790,9 @@ int main(void)
         cmocka_unit_test(test_layouts),       cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_ranks),
         cmocka_unit_test(test_shards),        cmocka_unit_test(test_places),
-        cmocka_unit_test(test_what_is_not_carried), cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_what_is_not_carried), cmocka_unit_test(test_other_types),
+        cmocka_unit_test(test_config_dtype),
+        cmocka_unit_test(test_failures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -51,7 +51,7 @@ static const char *with(struct arena *a, const char *from, const char *key,
 {
     const char *at = strstr(from, arena_text(a, "\"%s\":", key));
     if (!at)
-        return arena_text(a, "%s,\"%s\":%s", from, key, value);
+        return value ? arena_text(a, "%s,\"%s\":%s", from, key, value) : from;
     const char *end = at + strlen(key) + 3;
     for (int depth = 0; *end && (depth || *end != ','); end++)
         depth += (*end == '[' || *end == '{') - (*end == ']' || *end == '}');
@@ -114,7 +114,8 @@ static void test_30b(void **state)
         {c.decoder.vocabulary, 151936}, {c.decoder.section[0], 24},
         {c.decoder.section[1], 20}, {c.decoder.section[2], 20}, {c.decoder.tied, false},
         {c.image_token, 151655}, {c.video_token, 151656}, {c.vision_start, 151652},
-        {c.vision_end, 151653}, {c.eos, 151645}, {c.bos, 151643}, {c.pad, -1},
+        {c.vision_end, 151653}, {c.neos, 1},
+        {c.eos[0], 151645}, {c.bos, 151643}, {c.pad, -1},
     };
     for (int i = 0; i < COUNT(number); i++)
         if (number[i].is != number[i].want)
@@ -204,7 +205,10 @@ static void test_defaults(void **state)
     assert_ok(read(with_text(&a, "pad_token_id", "151643"), &c));
     assert_int_equal(c.pad, 151643);
     assert_ok(read(with_text(&a, "eos_token_id", "null"), &c));
-    assert_int_equal(c.eos, -1);
+    assert_int_equal(c.neos, 0);
+    assert_ok(read(with_text(&a, "eos_token_id", "[151645,151643]"), &c));
+    assert_true(c.neos == 2 && model_config_ends(&c, 151645));
+    assert_true(model_config_ends(&c, 151643) && !model_config_ends(&c, 151644));
     arena_free(&a);
 }
 
@@ -329,9 +333,6 @@ static void test_refused(void **state)
         {TEXT, "rope_scaling",
          "{\"mrope_section\":[24,20,20],\"mrope_interleaved\":false}",
          "mrope_interleaved is false, expected true"},
-        {TEXT, "rope_parameters",
-         "{\"rope_type\":\"llama3\",\"mrope_section\":[24,20,20]}",
-         "text_config.rope_parameters.rope_type is \"llama3\""},
         {TEXT, "num_experts", "\"128\"", "text_config.num_experts is \"128\""},
         {TEXT, "num_local_experts", "-3", "text_config.num_local_experts is -3"},
         {TEXT, "num_experts_per_tok", "129", "num_experts_per_tok 129 is above"},
@@ -412,6 +413,108 @@ static void test_any_key_may_be_missing(void **state)
         }
     assert_true(accepted > 20);
     assert_true(refused >= 5);
+    arena_free(&a);
+}
+
+/* What folder_text says twice. */
+static const char *notes(struct arena *a, const char *text, struct model_config *c)
+{
+    char *folder = check_folder(a);
+    struct text out = text_make(a);
+    assert_ok(file_replace(path_join(a, folder, "config.json"), text,
+                           (int64_t)strlen(text)));
+    assert_ok(hf_config_notes(a, folder, &out));
+    assert_ok(hf_config_read(a, folder, c));
+    assert_ok(folder_remove(folder));
+    return out.at;
+}
+
+/* Two spellings that disagree: one rule, and it is said. */
+static void test_said_twice(void **state)
+{
+    (void)state;
+    struct arena a = arena_make("test");
+    struct model_config c;
+    const char *without = with(&a, text_30b, "rope_scaling", NULL);
+    without = with(&a, without, "rope_theta", NULL);
+    static const struct { const char *older, *newer, *theta; double is; int first;
+                          const char *part; } rope[] = {
+        {"{\"mrope_section\":[24,20,20]}", NULL, "5000000", 5e6, 24, ""},
+        {"{\"mrope_section\":[24,20,20]}",
+         "{\"mrope_section\":[24,20,20],\"rope_theta\":5e6}", "5000000", 5e6, 24, ""},
+        {"{\"mrope_section\":[24,20,20]}",
+         "{\"mrope_section\":[22,21,21],\"rope_theta\":5e6}", "5000000", 5e6, 24,
+         "rope_scaling and rope_parameters differ in mrope_section; rope_scaling"},
+        {"{\"mrope_section\":[24,20,20]}",
+         "{\"mrope_section\":[24,20,20],\"rope_theta\":1e6}", "5000000", 5e6, 24,
+         "differ in rope_theta; rope_scaling counts"},
+        {"{\"mrope_section\":[24,20,20],\"rope_type\":\"default\"}",
+         "{\"mrope_section\":[24,20,20],\"rope_type\":\"yarn\"}", NULL, 5e5, 24,
+         "differ in rope_type; rope_scaling counts"},
+        {"{}", "{\"mrope_section\":[22,21,21],\"rope_theta\":1e6}", NULL, 1e6, 22, ""},
+        {NULL, "{\"mrope_section\":[22,21,21],\"rope_theta\":1e6}", "5000000", 1e6, 22,
+         "rope_theta is 5e+06 beside rope_parameters, and 1e+06 within, which counts"},
+        {"{\"mrope_section\":[24,20,20],\"rope_theta\":1e6}", NULL, "5000000", 1e6, 24,
+         "rope_theta is 5e+06 beside rope_scaling, and 1e+06 within, which counts"},
+    };
+    for (int i = 0; i < COUNT(rope); i++) {
+        const char *text = with(&a, without, "rope_theta", rope[i].theta);
+        text = with(&a, text, "rope_scaling", rope[i].older);
+        text = with(&a, text, "rope_parameters", rope[i].newer);
+        const char *said = notes(&a, config_text(&a, top_30b, text, vision_30b), &c);
+        assert_true(c.decoder.theta == rope[i].is);
+        assert_int_equal(c.decoder.section[0], rope[i].first);
+        if (*rope[i].part ? !strstr(said, rope[i].part) : *said)
+            fail_msg("rope %d: '%s'", i, said);
+    }
+    const char *llama = with(&a, without, "rope_parameters",
+                             "{\"rope_type\":\"llama3\",\"mrope_section\":[24,20,20]}");
+    assert_fails(read(config_text(&a, top_30b, llama, vision_30b), &c),
+                 "text_config.rope_parameters.rope_type is \"llama3\"");
+    static const struct { const char *outer, *within; bool is; const char *part; }
+    tie[] = {
+        {NULL, NULL, false, ""},        {"true", NULL, true, ""},
+        {"false", "false", false, ""},  {"true", "true", true, ""},
+        {NULL, "false", false, ""},
+        {NULL, "true", true, "tie_word_embeddings is true in text_config alone"},
+        {"null", "true", true, "tie_word_embeddings is true in text_config alone"},
+        {"false", "true", false, "is false, and true in text_config; the first counts"},
+        {"true", "false", true, "is true, and false in text_config; the first counts"},
+    };
+    for (int i = 0; i < COUNT(tie); i++) {
+        const char *top = with(&a, top_30b, "tie_word_embeddings", tie[i].outer);
+        const char *text = with(&a, text_30b, "tie_word_embeddings", tie[i].within);
+        const char *said = notes(&a, config_text(&a, top, text, vision_30b), &c);
+        assert_int_equal(c.decoder.tied, tie[i].is);
+        if (*tie[i].part ? !strstr(said, tie[i].part) : *said)
+            fail_msg("tie %d: '%s'", i, said);
+    }
+    arena_free(&a);
+}
+
+/* What Python writes and jansson does not read, where nobody reads it and where
+ * somebody does. */
+static void test_wild_numbers(void **state)
+{
+    (void)state;
+    static const char *const wild[] = {
+        "NaN", "Infinity", "-Infinity", "1e999", "-1E+999", "123456789012345678901234",
+        "[NaN, {\"x\": -Infinity}, 1e400]",
+        "1234567890123456789012345678901234567890123456789012345678901234567890",
+    };
+    struct arena a = arena_make("test");
+    struct model_config c;
+    for (int i = 0; i < COUNT(wild); i++) {
+        assert_ok(read(with_text(&a, "nobody_reads_this", wild[i]), &c));
+        assert_fails(read(with_text(&a, "rms_norm_eps", wild[i]), &c),
+                     "text_config.rms_norm_eps is ");
+        assert_fails(read(with_text(&a, "hidden_size", wild[i]), &c),
+                     "text_config.hidden_size is ");
+    }
+    assert_ok(read(with_text(&a, "NaN", "\"NaN, Infinity: 1e999 \\\" NaN\""), &c));
+    assert_ok(read(with_text(&a, "tiny", "1e-999"), &c));
+    assert_ok(read(with_text(&a, "most", "9223372036854775807"), &c));
+    assert_fails(read(with_text(&a, "x", "NaNs"), &c), "config.json line");
     arena_free(&a);
 }
 
@@ -565,6 +668,7 @@ int main(void)
         cmocka_unit_test(test_spellings), cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_dense),    cmocka_unit_test(test_which_layers_are_moe),
         cmocka_unit_test(test_refused),  cmocka_unit_test(test_any_key_may_be_missing),
+        cmocka_unit_test(test_said_twice), cmocka_unit_test(test_wild_numbers),
         cmocka_unit_test(test_processor), cmocka_unit_test(test_both_processors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -58,7 +58,9 @@ static void test_malformed(void **state)
          "lacks"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[0,4.0]}}", 4,
          "lacks"},
-        {"{\"a\":" T("F33", "[1]", 0, 4) "}", 4, "'F33' is not supported"},
+        {"{\"a\":" T("F8 E4M3", "[4]", 0, 4) "}", 4, "'F8 E4M3' is not supported"},
+        {"{\"a\":" T("SEVENTEEN_LETTERS", "[1]", 0, 4) "}", 4, "is not supported"},
+        {"{\"a\":" T("F8_E4M3", "[4]", 0, 5) "}", 4, "the data is 4 bytes"},
         {"{\"a\":" T("f32", "[1]", 0, 4) "}", 4, "'f32' is not supported"},
         {"{\"a\":" T("", "[1]", 0, 4) "}", 4, "'' is not supported"},
         {"{\"a\":" T("F32", "[1.5]", 0, 4) "}", 4, "not all whole numbers"},
@@ -220,11 +222,11 @@ static void test_round_trip(void **state)
     const uint8_t small[] = {1, 2, 3};
     const uint16_t half[] = {0x3f80, 0xbf80, 0x7fc0, 0};
     const struct disk_tensor t[] = {
-        {"model.\"q\" \\ \xc3\xa9", DTYPE_U8, 1, {3}, 3, 3, small},  /* odd */
-        {"wide", DTYPE_F64, 2, {2, 1}, 2, 16, wide},
-        {"empty", DTYPE_I64, 3, {4, 0, 2}, 0, 0, NULL},
-        {"scalar", DTYPE_U8, 0, {0}, 1, 1, small},
-        {"half", DTYPE_BF16, 8, {1, 1, 1, 2, 1, 2, 1, 1}, 4, 8, half},
+        {"model.\"q\" \\ \xc3\xa9", DTYPE_U8, 1, {3}, 3, 3, small, NULL},      /* odd */
+        {"wide", DTYPE_F64, 2, {2, 1}, 2, 16, wide, NULL},
+        {"empty", DTYPE_I64, 3, {4, 0, 2}, 0, 0, NULL, NULL},
+        {"scalar", DTYPE_U8, 0, {0}, 1, 1, small, NULL},
+        {"half", DTYPE_BF16, 8, {1, 1, 1, 2, 1, 2, 1, 1}, 4, 8, half, NULL},
     };
     static const char *const meta[] = {"format", "pt", "why", "a \"test\"\n"};
     struct safetensors_writer *w;
@@ -262,7 +264,8 @@ static void test_world(void **state)
     char *folder = check_folder(&a), *path = path_join(&a, folder, "x.safetensors");
     struct safetensors s;
     struct safetensors_writer *w;
-    const struct disk_tensor t = {"t", DTYPE_U8, 1, {1 << 20}, 1 << 20, 1 << 20, NULL};
+    const struct disk_tensor t = {"t",     DTYPE_U8, 1,    {1 << 20},
+                                  1 << 20, 1 << 20,  NULL, NULL};
     char *data = NEW(&a, char, 1 << 20);
     assert_fails(safetensors_open(&a, path, &s), path);
     assert_fails(safetensors_open(&a, folder, &s), "regular file");
@@ -299,9 +302,9 @@ static void test_count(void **state)
     assert_int_equal(disk_count(2, (const int64_t[]){2, INT64_MAX}), -1);
     assert_int_equal(disk_count(1, (const int64_t[]){-1}), -1);
     struct arena a = arena_make("test");
-    assert_string_equal(disk_text(&a, DTYPE_BF16, 2, (const int64_t[]){8, 16}),
+    assert_string_equal(disk_text(&a, "BF16", 2, (const int64_t[]){8, 16}),
                         "BF16 [8, 16]");
-    assert_string_equal(disk_text(&a, DTYPE_F32, 0, NULL), "F32 []");
+    assert_string_equal(disk_text(&a, "F32", 0, NULL), "F32 []");
     arena_free(&a);
 }
 
