@@ -3,6 +3,24 @@
 
 #include "train/outlook.h"
 
+#include <signal.h>
+
+static volatile sig_atomic_t stopping;
+
+static void stop_soon(int signal_number)
+{
+    (void)signal_number;
+    stopping = 1;
+}
+
+/* The first signal ends a search with the best so far, a second one the program. */
+static void signals_take(void)
+{
+    struct sigaction act = {.sa_handler = stop_soon, .sa_flags = (int)SA_RESETHAND};
+    sigaction(SIGINT, &act, NULL);
+    sigaction(SIGTERM, &act, NULL);
+}
+
 static bool run(struct arena *arena, int argc, char **argv)
 {
     struct arguments a = {.arena = arena};
@@ -32,6 +50,9 @@ static bool run(struct arena *arena, int argc, char **argv)
              "leave one of them out");
         return fail_kind(FAULT_USAGE);
     }
+    o.stop = &stopping;
+    if (search)
+        signals_take();
     bool ok = search ? outlook_search(r, &o, &t) : outlook(r, &o, &t);
     say("%s", t.at);
     return ok;
@@ -50,6 +71,7 @@ const struct command command_plan = {
     "  --hardware NAME  h100, h200, b200, gb200, cpu, or a file; recipes/hardware\n"
     "  --explain        list every step with its lane and waits\n"
     "  --search         try layouts, recompute and row sizes; say which is fastest\n"
-    "                   and why the others lose, with --explain of each\n\n"
+    "                   and why the others lose, with --explain of each; Ctrl-C\n"
+    "                   ends it with the best so far (exit code 0)\n\n"
     "example: vlmoe plan recipes/qwen3-vl-30b-a3b-8.yaml --hardware h200", run,
 };

@@ -6,6 +6,8 @@
 #include "plan/cost.h"
 #include "train/session.h"
 
+#include <signal.h>
+
 struct outlook_options {
     int64_t rank;               /* to show in detail; -1: the one that needs most */
     const char *hardware;       /* hardware table; NULL: the recipe's plan.hardware */
@@ -13,6 +15,8 @@ struct outlook_options {
                                  * candidate */
     bool fitting;               /* stop at the first stage that does not fit: what
                                  * follows is not planned, there is no time */
+    const volatile sig_atomic_t *stop;  /* of a search: raised, it ends with the best
+                                         * so far; or NULL */
 };
 
 #define GIB (1024.0 * 1024 * 1024)

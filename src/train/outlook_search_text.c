@@ -3,8 +3,6 @@
  * Stands alone because people read it and nothing depends on it. */
 #include "train/outlook_search.h"
 
-static const char *const recompute_name[RECOMPUTES] = {"none", "cheap", "all"};
-
 static const char *layout_text(struct arena *a, const struct candidate *c)
 {
     struct text t = text_make(a);
@@ -19,6 +17,12 @@ static const char *layout_text(struct arena *a, const struct candidate *c)
         text_add(&t, " chunks %d", c->chunks);
     if (c->zero_bubble)
         text_add(&t, " zero_bubble");
+    if (c->weave)
+        text_add(&t, " weave");
+    if (c->delay)
+        text_add(&t, " delay");
+    if (c->allgather)
+        text_add(&t, " allgather");
     return t.at;
 }
 
@@ -27,10 +31,16 @@ static const char *number(struct arena *a, int digits, double value, bool known)
     return known ? arena_text(a, "%.*f", digits, value) : "-";
 }
 
-/* In percent; what was told from short plans may seem to be faster by a little. */
+static const char *division_text(struct arena *a, const struct candidate *c)
+{
+    bool last = c->division == DIVIDE_GRADIENTS_LAST ||
+                c->division == DIVIDE_PARAMETERS_LAST;
+    return arena_text(a, "%s%s", division_name[c->division], last ? " last" : "");
+}
+
 static double slower(const struct search *x, const struct candidate *c)
 {
-    return x->best ? MAX(0, 100 * (1 - c->speed / x->best->speed)) : 0;
+    return x->best ? 100 * (1 - c->speed / x->best->speed) : 0;
 }
 
 static void candidate_print(const struct search *x, const struct candidate *c,
@@ -38,13 +48,16 @@ static void candidate_print(const struct search *x, const struct candidate *c,
 {
     struct arena *a = t->arena;
     double need = (double)c->need / GIB, have = (double)x->have / GIB;
-    text_add(t, "%s %-46s %-11s %-6s %7lld%9s%10s  ", c == x->best ? "*" : " ",
-             layout_text(a, c), c->shard, recompute_name[c->recompute],
+    text_add(t, "%s %-46s %-15s %-6s %7lld%9s%10s  ", c == x->best ? "*" : " ",
+             layout_text(a, c), division_text(a, c), recompute_name[c->recompute],
              (long long)c->tokens, number(a, 2, need, c->need > 0),
              number(a, 0, c->speed, c->fate == FATE_FITS));
     switch (c->fate) {
     case FATE_FITS:
-        text_add(t, c == x->best ? "wins\n" : "%.1f%% slower\n", slower(x, c));
+        text_add(t, c == x->best             ? "wins\n"
+                    : !c->whole              ? "about %.1f%% slower\n"
+                    : slower(x, c) < 1e-7    ? "as fast, with more to set\n"
+                                             : "%.3f%% slower\n", slower(x, c));
         break;
     case FATE_SLOWER:
         text_add(t, "at least %.1f%% slower\n", slower(x, c));
@@ -77,7 +90,7 @@ static void group_print(const struct group *g, double have, struct text *t)
     text_add(t, "%6lld ", (long long)g->count);
     switch (g->fate) {
     case FATE_FITS:
-        text_add(t, "fit, %.1f%% to %.1f%% slower\n", g->low, g->high);
+        text_add(t, "fit and are slower, by about %.1f%% to %.1f%%\n", g->low, g->high);
         break;
     case FATE_SLOWER:
         text_add(t, "fit and are slower even at best, by %.1f%% to %.1f%%\n", g->low,
@@ -136,7 +149,8 @@ static void winner_print(const struct search *x, const struct candidate *c,
         "parallel.pp", "parallel.dp", "parallel.cp", "parallel.cp_ring", "parallel.tp",
         "parallel.ep", "parallel.etp", "parallel.replicate", "parallel.chunks",
         "parallel.zero_bubble", "parallel.stages", "parallel.shard", "parallel.reduce",
-        "parallel.keep_weights", "parallel.delay_weights", "moe.dispatcher",
+        "parallel.prefetch", "parallel.keep_weights", "parallel.delay_weights",
+        "parallel.weave", "moe.dispatcher",
         "moe.capacity", "moe.overlap_shared", "batch.tokens",
         "batch.patches", "batch.samples", "batch.images", "batch.rows",
         "memory.recompute", "memory.slack",
@@ -155,15 +169,16 @@ static void winner_print(const struct search *x, const struct candidate *c,
 
 void search_print(const struct search *x, struct text *t)
 {
-    enum { SHOWN = 12 };
     struct candidate **list;
     const struct recipe *r = x->recipe;
-    int64_t shown = MIN(search_fitting(x, t->arena, &list), SHOWN);
+    int64_t shown = MIN(search_fitting(x, t->arena, &list), SEARCH_SHOWN);
     text_add(t, "layouts of %d ranks on %s, %.2f GiB each; rows of at least %lld "
-                "tokens, %lld tokens a step; %lld candidates\n", x->world,
+                "tokens, %lld tokens a step; %lld candidates%s%s\n", x->world,
              x->hardware.name, (double)x->have / GIB, (long long)r->batch_tokens,
-             (long long)(r->batch_tokens * r->batch_rows), (long long)x->count);
-    text_add(t, "  %-46s %-11s %-6s %7s%9s%10s\n", "layout", "shard", "again", "row",
+             (long long)(r->batch_tokens * r->batch_rows), (long long)x->count,
+             x->all ? ", every setting" : "",
+             search_stopped(x) ? "; stopped by a signal, the best so far:" : "");
+    text_add(t, "  %-46s %-15s %-6s %7s%9s%10s\n", "layout", "shard", "again", "row",
              "GiB", "tokens/s");
     if (x->options.explain) {
         list = x->at;
