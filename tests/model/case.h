@@ -67,37 +67,38 @@ static inline bool case_ends(const char *text, const char *with)
     return n >= k && strcmp(text + n - k, with) == 0;
 }
 
-static inline int case_by_name(const void *a, const void *b)
+/* The place of a param's name in bytewise order. */
+static inline uint64_t case_place(const struct graph *g, const char *name)
 {
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
+    uint64_t before = 0;
+    for (int64_t p = 0; p < g->nparam; p++)
+        before += strcmp(g->param[p].name, name) < 0;
+    return before;
+}
+
+/* The place on disk of a param's element i. */
+static inline int64_t case_disk(const struct param *p, int64_t i)
+{
+    int64_t whole = box_global(&p->box, i), N = p->dim[2], D = p->dim[1];
+    if (!p->transposed)
+        return whole;                   /* memory [e][n][d], disk [e][d][n] */
+    return whole / (N * D) * N * D + whole % D * N + whole / D % N;
 }
 
 static inline void case_weights(struct mini *m, uint64_t salt)
 {
     const struct graph *g = m->g;
-    const char **name = NEW(m->arena, const char *, g->nparam);
-    for (int64_t p = 0; p < g->nparam; p++)
-        name[p] = g->param[p].name;
-    qsort(name, (size_t)g->nparam, sizeof *name, case_by_name);
     for (int64_t p = 0; p < g->nparam; p++) {
         const struct param *q = &g->param[p];
-        uint64_t k = salt;
-        while (strcmp(name[k - salt], q->name) != 0)
-            k++;
+        uint64_t k = salt + case_place(g, q->name);
         bool norm = case_ends(q->name, "norm.weight") ||
                     case_ends(q->name, "norm1.weight") ||
                     case_ends(q->name, "norm2.weight");
         double base = norm ? 1 : 0;
         double range = norm ? 0.2 : case_ends(q->name, ".bias") ? 0.1 : 0.3;
         float *to = m->param[p].data;
-        for (int64_t i = 0; i < q->count; i++) {
-            int64_t whole = box_global(&q->box, i), disk = whole;
-            if (q->transposed) {        /* memory [e][n][d], disk [e][d][n] */
-                int64_t N = q->dim[2], D = q->dim[1];
-                disk = whole / (N * D) * N * D + whole % D * N + whole / D % N;
-            }
-            to[i] = (float)(base + range * mini_u(k, (uint64_t)disk));
-        }
+        for (int64_t i = 0; i < q->count; i++)
+            to[i] = (float)(base + range * mini_u(k, (uint64_t)case_disk(q, i)));
     }
 }
 

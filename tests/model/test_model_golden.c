@@ -1,5 +1,6 @@
 /* test_model_golden.c - the tiny Qwen3-VL-MoE against transformers: loss, auxiliary
- * loss, logits, and the norm and sum of every gradient; also with shared experts.
+ * loss, logits, and of every gradient the norm, the sum, and the product with a random
+ * vector, which knows each element by its place; also with shared experts.
  *
  * The files in golden hold what transformers gave for this model and batch (there two
  * padded rows, here one packed row with padding of its own).  Weights come from the
@@ -50,6 +51,16 @@ static void check_logits(const struct mini *m, int logits, const json_t *list)
     assert_int_equal(json_array_size(list), 5);
 }
 
+/* With mini_u(k, place on disk). */
+static double secret_dot(const struct param *p, struct tensor x, uint64_t k)
+{
+    const float *v = x.data;
+    double sum = 0;
+    for (int64_t i = 0; i < p->count; i++)
+        sum += (double)v[i] * mini_u(k, (uint64_t)case_disk(p, i));
+    return sum;
+}
+
 static void against_transformers(int shared_hidden, const char *path, int params)
 {
     struct arena a = arena_make("golden");
@@ -86,6 +97,8 @@ static void against_transformers(int shared_hidden, const char *path, int params
         near(name, got, norm, 1e-4 * norm);
         /* Some sums are zero but for rounding; the norm gives their scale. */
         near(name, mini_sum(m.dparam[p]), sum, 1e-4 * fabs(sum) + 1e-5 * norm);
+        near(name, secret_dot(&g.param[p], m.dparam[p], 77 + case_place(&g, name)),
+             number(want, "dot"), 1e-5 * norm);
         worst = fmax(worst, fabs(got / norm - 1));
     }
     print_message("worst relative error of a gradient norm: %.2g\n", worst);

@@ -2,7 +2,7 @@
  * absolute numbers: images and captions from files, packed in uneven rows, two a step;
  * losses with one denominator, router losses, clipping, warmup and decay of the rate,
  * the router bias; four steps of which one is not finite and changes nothing; the
- * weights after them.
+ * weights after them, and with these the loss of held-out samples.
  *
  * tests/ref/make_step_golden.py made the numbers from the same files.  Initial weights
  * come from a formula both know, with one row of the embeddings that is not a number:
@@ -84,15 +84,18 @@ static void run(struct arena *a, const char *folder, const json_t *j, const char
         "  min_pixels: 256\n"
         "  max_pixels: 4096\n"
         "  window: %g\n"
+        "  hold_out: %g\n"
         "batch: {tokens: %g, patches: %g, samples: 8, images: 8, rows: %g}\n"
         "moe: {aux_coef: %g, z_coef: %g, bias_rate: %g}\n"
         "optim: {lr: %g, lr_router: %g, warmup: %g, floor: %g, decay: %g, clip: %g,\n"
         "  epsilon: %g, beta1: %g, beta2: %g}\n"
         "train: {steps: %g}\n"
+        "eval: {every: 3}\n"
         "device: {threads: 1}\n"
         "report: {tensorboard: false}\n",
         name, folder, number(r, "seed"), model, folder,
         json_string_value(json_object_get(j, "prompt")), number(r, "window"),
+        number(r, "hold_out"),
         number(r, "tokens"), number(r, "patches"), number(r, "rows"),
         number(r, "aux_coef"), number(r, "z_coef"), number(r, "bias_rate"),
         number(r, "lr"), number(r, "lr_router"), number(r, "warmup"),
@@ -206,6 +209,9 @@ static void compare_steps(struct arena *a, const char *path, const json_t *want)
             double x = number(w, key);
             near(what, key, number(m, key), x, figure[k].tolerance * fmax(fabs(x), 1));
         }
+        if (json_object_get(w, "eval_loss"))
+            near(what, "eval_loss", number(m, "eval_loss"), number(w, "eval_loss"),
+                 1e-5);
         json_decref(m);
     }
     assert_int_equal(skipped, 1);

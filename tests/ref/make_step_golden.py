@@ -1,5 +1,6 @@
 """Four training steps of a small Qwen3-VL-MoE by `transformers` and torch's AdamW, for
-test_step_golden.c: two uneven rows a step, one step not finite.
+test_step_golden.c: two uneven rows a step, one of them not finite; and the loss of
+held-out samples after them.
 
     python tests/ref/make_step_golden.py PROGRAM       # from the repository's root
 
@@ -25,14 +26,16 @@ from transformers.models.qwen3_vl_moe import modeling_qwen3_vl_moe as family
 
 FOLDER = "tests/model/golden/step"
 SALT, SECRET, MASK = 5000, 77, (1 << 64) - 1
-POISON = "QQ"                           # two of its pieces are in one caption only
+POISON, POISONED = "QQ", 0             # a piece of it is in this sample alone
 PROMPT = "What is this?"
 IMAGES = ("base_444.jpg", "cmyk_plain.jpg", "grey2.png", "rgb8.png", "lossy.webp", "palette8.png",
           "exif6.jpg", "grey8.png", "restart.jpg", "ycck_adobe2.jpg", "progressive_420.jpg",
-          "grey4.png", "exif3.jpg", "one_pixel.jpg", "base_422.jpg", "rgb_adobe.jpg")
+          "grey4.png", "exif3.jpg", "one_pixel.jpg", "base_422.jpg", "rgb_adobe.jpg",
+          "grey.jpg", "exif1.jpg", "exif5.jpg", "lossless.webp", "palette2.png",
+          "grey_progressive.jpg", "progressive_444.jpg", "exif8.webp")
 R = {"steps": 4, "rows": 2, "lr": 0.01, "lr_router": 0.5, "warmup": 2, "floor": 0.1, "decay": 0.1,
      "clip": 0.4, "epsilon": 1e-4, "beta1": 0.9, "beta2": 0.95, "aux_coef": 0.03, "z_coef": 0.02,
-     "bias_rate": 0.02, "seed": 7, "tokens": 96, "patches": 192, "window": 4}
+     "bias_rate": 0.02, "seed": 7, "tokens": 96, "patches": 192, "window": 4, "hold_out": 4}
 
 
 def u(k, count):
@@ -60,7 +63,7 @@ def on_disk(name, tensor):
 def caption(n, image):
     name = image.split(".")[0].replace("_", " ")
     middle = (" with much more to say of it than others have", "", " seen again")[n % 3]
-    return f"A {name}{middle}, number {n}." + (f" {POISON}" if n == 6 else "")
+    return f"A {name}{middle}, number {n}." + (f" {POISON}" if n == POISONED else "")
 
 
 def write_data(folder):
@@ -84,6 +87,7 @@ data:
   min_pixels: 256
   max_pixels: 4096
   window: {R['window']}
+  hold_out: {R['hold_out']}
 batch: {{tokens: {R['tokens']}, patches: {R['patches']}, samples: 8, images: 8}}
 """)
     out = subprocess.run([program, "data", "sample", recipe, "-n", str(R["steps"] * R["rows"])],
@@ -197,18 +201,16 @@ def main():
                                       image_mean=[0.5] * 3, image_std=[0.5] * 3)
     sample = [sample_of(n, i, tokenizer, processor, config) for n, i in enumerate(IMAGES)]
     pieces = [set(s["ids"]) for s in sample]
-    poison = [t for t in pieces[6] if not any(t in p for n, p in enumerate(pieces) if n != 6)]
-    assert poison, "no token is in sample 6 alone"
+    poison = [t for t in pieces[POISONED] if not any(t in p for n, p in enumerate(pieces) if n != POISONED)]
+    assert poison, "no token is in the poisoned sample alone"
     poison = min(poison)
     with tempfile.TemporaryDirectory() as folder:
         os.makedirs(f"{folder}/data")
         os.makedirs(f"{folder}/model")
         write_data(f"{folder}/data")
-        for f in glob.glob("recipes/quickstart/*token*.json") + glob.glob("recipes/quickstart/*.jinja"):
+        for f in glob.glob("recipes/quickstart/*token*.json") + [f"{FOLDER}/config.json"]:
             with open(f, "rb") as a, open(f"{folder}/model/{os.path.basename(f)}", "wb") as b:
                 b.write(a.read())
-        with open(f"{FOLDER}/config.json", "rb") as a, open(f"{folder}/model/config.json", "wb") as b:
-            b.write(a.read())
         rows = rows_of(sys.argv[1], folder, f"{folder}/model")
     model, routers = model_of(config, poison)
     before = summary(model)
@@ -219,6 +221,8 @@ def main():
     optimizer = torch.optim.AdamW([{"params": p, "weight_decay": R["decay"] if key[0] else 0,
                                     "router": key[1]} for key, p in groups.items()],
                                   betas=(R["beta1"], R["beta2"]), eps=R["epsilon"])
+    held = [n for n in range(len(sample)) if n % R["hold_out"] == R["hold_out"] - 1]
+    assert not set(held) & {n for row in rows for n in row}
     steps = []
     for step in range(1, R["steps"] + 1):
         mine = [[sample[n] for n in row] for row in rows[R["rows"] * (step - 1):R["rows"] * step]]
@@ -238,8 +242,7 @@ def main():
             optimizer.step()
             for r, c in zip(routers, counts):
                 r.choose += R["bias_rate"] * torch.sign(c.float().mean() - c)
-        steps.append({"samples": [list(row) for row in rows[R["rows"] * (step - 1):R["rows"] * step]],
-                      "supervised_tokens": supervised, "useful_tokens": live,
+        steps.append({"supervised_tokens": supervised, "useful_tokens": live,
                       "loss": ce.item(), "aux_loss": aux.item(), "z_loss": z.item(),
                       "grad_norm": norm, "lr": rate(step), "skipped": skipped,
                       "expert_load_max_over_mean": load})
@@ -249,6 +252,10 @@ def main():
             for key in ("loss", "aux_loss", "z_loss", "grad_norm", "expert_load_max_over_mean"):
                 s[key] = None
     assert [s["skipped"] for s in steps].count(True) == 1
+    with torch.no_grad():               # one denominator there as well
+        parts = [row_losses(model, routers, [sample[n]], config)[:2] for n in held]
+    steps[-1]["eval_loss"] = sum(p[0] for p in parts).item() / sum(p[1] for p in parts)
+    print("eval", held, [p[1] for p in parts], steps[-1]["eval_loss"])
     out = {"made_with": f"transformers {transformers.__version__}, torch {torch.__version__}, CPU",
            "prompt": PROMPT, "recipe": R, "salt": SALT, "secret": SECRET, "poison": poison,
            "data": [{"image": i, "caption": caption(n, i)} for n, i in enumerate(IMAGES)],
