@@ -1,5 +1,6 @@
-/* encode.c - sizes first, pixels last: what does not fit costs no decoding, and images
- * are made smaller by asking for fewer pixels, never by cutting. */
+/* encode.c - sizes first, pixels last: what does not fit costs no decoding, text that
+ * cannot fit no tokens, and images are made smaller by asking for fewer pixels, never
+ * by cutting. */
 #include "data/encode.h"
 
 struct draft {                          /* a sample; its images known by size only */
@@ -92,6 +93,45 @@ static int scored_count(const struct dialogue *chat)
     return count;
 }
 
+/* Has it more text than any tokens of a row can stand for?  Then it is not tokenized:
+ * that takes 50 times its memory. */
+static bool far_too_long(const struct loader_options *o, const struct sample *s)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < s->nmessage; i++)
+        for (int k = 0; k < s->message[i].npiece; k++) {
+            const char *text = s->message[i].piece[k].text;
+            bytes += text ? (int64_t)strlen(text) : 0;
+        }
+    int64_t least = tokenizer_least(o->chat->tokenizer, bytes);
+    if (least > o->shape.tokens)
+        fail("too long: %lld bytes of text are at least %lld tokens; a row holds %d",
+             (long long)bytes, (long long)least, o->shape.tokens);
+    return least > o->shape.tokens;
+}
+
+/* Leave out the end of the text: never an image, so all of them must lie within a row,
+ * and never all that is to be learnt. */
+static bool draft_cut(const struct draft *d, const struct loader_options *o,
+                      struct dialogue *chat, struct encoded *out)
+{
+    int64_t images = 0;                 /* end here */
+    for (int64_t i = 0; i < chat->input.count; i++)
+        if (chat->input.at[i] == o->chat->vision_end)
+            images = i + 1;
+    if (images > o->shape.tokens || d->patches > o->shape.patches ||
+        d->sample->nimage > o->shape.images)
+        return false;
+    int all = scored_count(chat);
+    struct dialogue whole = *chat;
+    chat->input.count = o->shape.tokens;
+    out->lost = all - scored_count(chat);
+    if (out->lost < all || !all)
+        return true;
+    *chat = whole;
+    return false;
+}
+
 /* Nothing of it is an answer to be learnt: why not? */
 static bool no_loss(const struct sample *s)
 {
@@ -135,6 +175,8 @@ enum cause sample_encode(const struct loader_options *o, const struct sample *s,
         .name = arena_copy(item, s->name, strlen(s->name)),
         .id = s->id, .position = -1, .part = -1, .mock = s->mock,
     };
+    if (far_too_long(o, s))
+        return CAUSE_TOO_LONG;
     if (!draft_open(o, s, scratch, &d) || !draft_measure(&d) ||
         !chat_encode(o->chat, item, s, d.tokens, false, &chat))
         return CAUSE_BAD;
@@ -145,12 +187,13 @@ enum cause sample_encode(const struct loader_options *o, const struct sample *s,
     d.text = (int)(MIN(chat.input.count, INT32_MAX) - d.image_tokens);
     if (!draft_fits(&d, &o->shape)) {
         out->shrunk = o->too_long == LONG_SHRINK && draft_shrink(&d, &o->shape);
-        if (!out->shrunk) {
+        out->cut = o->too_long == LONG_CUT && draft_cut(&d, o, &chat, out);
+        if (!out->shrunk && !out->cut) {
             out->lost = scored_count(&chat);
             too_long(&d, &o->shape);
             return CAUSE_TOO_LONG;
         }
-        if (!chat_encode(o->chat, item, s, d.tokens, false, &chat))
+        if (out->shrunk && !chat_encode(o->chat, item, s, d.tokens, false, &chat))
             return CAUSE_BAD;
     }
     out->tokens = (int)chat.input.count;

@@ -20,6 +20,7 @@ void ledger_add(struct ledger *sum, const struct ledger *l)
     sum->no_loss += l->no_loss;
     sum->lost += l->lost;
     sum->shrunk += l->shrunk;
+    sum->cut += l->cut;
     sum->attention += l->attention;
     sum->attention_image += l->attention_image;
 }
@@ -33,6 +34,7 @@ static bool nothing_negative(const struct ledger *l)
         {"samples", l->samples}, {"images", l->images}, {"mock", l->mock},
         {"dropped", l->dropped}, {"too_long", l->too_long}, {"bad", l->bad},
         {"no_loss", l->no_loss}, {"lost", l->lost}, {"shrunk", l->shrunk},
+        {"cut", l->cut},
     };
     for (int i = 0; i < COUNT(count); i++)
         if (count[i].value < 0)
@@ -61,9 +63,10 @@ bool ledger_check(const struct ledger *l)
         return fail("ledger: %lld too long + %lld bad + %lld without loss are not %lld "
                     "dropped", (long long)l->too_long, (long long)l->bad,
                     (long long)l->no_loss, (long long)l->dropped);
-    if (l->mock > l->samples || l->shrunk > l->samples)
-        return fail("ledger: %lld mock and %lld shrunk of %lld samples",
-                    (long long)l->mock, (long long)l->shrunk, (long long)l->samples);
+    if (l->mock > l->samples || l->shrunk > l->samples || l->cut > l->samples)
+        return fail("ledger: %lld mock, %lld shrunk and %lld cut of %lld samples",
+                    (long long)l->mock, (long long)l->shrunk, (long long)l->cut,
+                    (long long)l->samples);
     return true;
 }
 

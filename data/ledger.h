@@ -18,8 +18,10 @@ struct ledger {
     int64_t samples, images, mock;      /* mock: samples not decoded from a real file */
     int64_t dropped;                    /* samples left out by policy, by cause: */
     int64_t too_long, bad, no_loss;     /* dropped = too_long + bad + no_loss */
-    int64_t lost;                       /* supervised tokens of what was too long */
-    int64_t shrunk;                     /* samples with images made smaller to fit */
+    int64_t lost;                       /* supervised tokens of what was too long, left
+                                         * out or cut off, as far as it was tokenized */
+    int64_t shrunk, cut;                /* samples made to fit: images made smaller; the
+                                         * end of the text left out */
     double attention;                   /* sum over segments of s (s + 1) / 2 */
     double attention_image;             /* sum over images of p^2 */
 };

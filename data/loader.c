@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/queue.h"
 
-const char *const long_policy_name[] = {"drop", "shrink", "error", NULL};
+const char *const long_policy_name[] = {"drop", "shrink", "cut", "error", NULL};
 const char *const bad_policy_name[] = {"skip", "fail", NULL};
 
 enum { ITEMS_AHEAD = 4 };               /* encoded samples a worker keeps ready */

@@ -10,7 +10,9 @@
 #include "data/mix.h"
 #include "data/pack.h"
 
-enum long_policy { LONG_DROP, LONG_SHRINK, LONG_ERROR };
+/* Of a sample longer than a row: left out; its images made smaller; the end of its text
+ * cut off, where that makes it fit; or the end of the run. */
+enum long_policy { LONG_DROP, LONG_SHRINK, LONG_CUT, LONG_ERROR };
 enum bad_policy { BAD_SKIP, BAD_FAIL };
 extern const char *const long_policy_name[], *const bad_policy_name[];
 

@@ -16,7 +16,7 @@ struct encoded {
     const char *name;
     int64_t id, position;               /* position in the mix */
     int part;                           /* source in the mix */
-    bool mock, shrunk;
+    bool mock, shrunk, cut;             /* cut: the end of its text is left out */
     int lost;                           /* supervised tokens that were cut off, or, of
                                          * one left out as too long, all of its own */
     int special;                        /* special tokens kept in its text */

@@ -170,6 +170,7 @@ void row_fill(struct arena *a, const struct row_shape *s,
         l->samples++;
         l->mock += e->mock;
         l->shrunk += e->shrunk;
+        l->cut += e->cut;
         l->lost += e->lost;
     }
     for (int i = count; i < s->segments; i++)

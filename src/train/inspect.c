@@ -234,7 +234,7 @@ struct reason {                         /* why samples are bad */
 struct survey {
     int64_t samples, bad, too_long, no_loss;
     int64_t lost;                       /* supervised tokens */
-    int64_t images, tokens, patches, supervised, special, shrunk;       /* of others */
+    int64_t images, tokens, patches, supervised, special, shrunk, cut;  /* of others */
     int64_t token_bin[BINS], patch_bin[BINS];
     struct reason *reason;
     int64_t reasons, reason_room;
@@ -256,6 +256,7 @@ static void survey_add(struct survey *v, const struct encoded *e, int targets)
     v->special += e->special;
     v->supervised += targets;
     v->shrunk += e->shrunk;
+    v->cut += e->cut;
     v->token_bin[bin_of(e->tokens)]++;
     v->patch_bin[bin_of(e->patches)]++;
 }
@@ -325,6 +326,7 @@ static void survey_print(const struct survey *v, struct text *t)
         {"without supervised tokens", v->no_loss},
         {"supervised tokens lost", v->lost},
         {"with shrunk images", v->shrunk},
+        {"with text cut off", v->cut},
         {"images", v->images},
         {"tokens", v->tokens},
         {"supervised tokens", v->supervised},

@@ -58,7 +58,7 @@ char *metrics_json(struct arena *a, const struct metrics *m, int world)
         {"mock_samples", l->mock}, {"dropped_samples", l->dropped},
         {"too_long_samples", l->too_long}, {"unscored_samples", l->no_loss},
         {"lost_supervised_tokens", l->lost},
-        {"shrunk_samples", l->shrunk}, {"epoch", m->epoch},
+        {"shrunk_samples", l->shrunk}, {"cut_samples", l->cut}, {"epoch", m->epoch},
         {"peak_bytes", m->peak_bytes}, {"skipped_steps", m->skipped_steps},
         {"bad_samples", m->bad_samples},
     };

@@ -81,7 +81,7 @@ static const struct counter whole[] = {
     AT(ledger.context), AT(ledger.image), AT(ledger.padding), AT(ledger.patch_slots),
     AT(ledger.patches), AT(ledger.patch_padding), AT(ledger.samples), AT(ledger.images),
     AT(ledger.mock), AT(ledger.dropped), AT(ledger.too_long), AT(ledger.bad),
-    AT(ledger.no_loss), AT(ledger.lost), AT(ledger.shrunk),
+    AT(ledger.no_loss), AT(ledger.lost), AT(ledger.shrunk), AT(ledger.cut),
 };
 static const struct counter real[] = {AT(ledger.attention), AT(ledger.attention_image)};
 #undef AT

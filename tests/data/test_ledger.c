@@ -8,6 +8,7 @@ static const struct ledger good = {
     .patch_slots = 200, .patches = 160, .patch_padding = 40,
     .samples = 7, .images = 5, .mock = 1,
     .dropped = 6, .too_long = 1, .bad = 2, .no_loss = 3, .lost = 17, .shrunk = 2,
+    .cut = 3,
     .attention = 812.5, .attention_image = 9000,
 };
 
@@ -42,6 +43,7 @@ static void every_unbalance_is_found(void **state)
     BROKEN(no_loss, 1, "without loss");
     BROKEN(mock, 7, "mock");
     BROKEN(shrunk, 6, "shrunk");
+    BROKEN(cut, 5, "cut");
     BROKEN(images, -6, "images is -1");
     BROKEN(lost, -18, "lost is -1");
     BROKEN(attention, -1000, "attention");
@@ -63,6 +65,7 @@ static void books_add_up(void **state)
         .patch_slots = 600, .patches = 480, .patch_padding = 120,
         .samples = 21, .images = 15, .mock = 3,
         .dropped = 18, .too_long = 3, .bad = 6, .no_loss = 9, .lost = 51, .shrunk = 6,
+        .cut = 9,
         .attention = 2437.5, .attention_image = 27000,
     };
     assert_memory_equal(&sum, &three, sizeof sum);

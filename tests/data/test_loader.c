@@ -2,7 +2,7 @@
  * sample that is left out is named and counted. */
 #include "check.h"
 
-#include "data/loader.h"
+#include "data/encode.h"
 
 #include <png.h>
 
@@ -537,6 +537,117 @@ static void too_long_samples(void **state)
     data_close(&d);
 }
 
+/* Text that is longer than a row is cut at its end, and what is lost is counted; an
+ * image is never cut, nor all that is to be learnt. */
+static void too_long_texts(void **state)
+{
+    (void)state;
+    struct data d = data_write(1);
+    struct text t = text_make(&d.arena);
+    const char *image = path_of(&d, 0, "png");
+    static const struct { int before, between, after; bool cut; } talk[] = {
+        {2, 1, 300, true},              /* the answer is cut */
+        {2, 40, 300, true},             /* so is one behind an image */
+        {2, 300, 1, false},             /* the image would be cut off */
+        {300, 0, 2, false},             /* nothing of the answer would be left */
+        {2, 0, 2, false}};              /* it fits */
+    for (int i = 0; i < COUNT(talk); i++) {
+        text_add(&t, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":"
+                 "\"text\",\"text\":\"");
+        for (int k = 0; k < talk[i].before + talk[i].between; k++)
+            text_add(&t, "%d.", k % 10);
+        text_add(&t, "\"}");
+        if (talk[i].between)
+            text_add(&t, ",{\"type\":\"image\",\"image\":\"%s\"}", image);
+        text_add(&t, "]},{\"role\":\"assistant\",\"content\":\"");
+        for (int k = 0; k < talk[i].after; k++)
+            text_add(&t, "%d.", k % 10);
+        text_add(&t, "\"}]}\n");
+    }
+    file_write(path_of(&d, 0, "jsonl"), t.at, (size_t)t.size);
+    data_open(&d);
+    struct source_options from = {.path = path_of(&d, 0, "jsonl"), .format = "openai"};
+    struct source *source;
+    assert_ok(source_open(&d.arena, &from, &source));
+    struct loader_options o = d.options, large = d.options;
+    o.too_long = LONG_CUT;
+    large.shape.tokens = 4096;
+    int cut = 0, lost = 0;
+    for (int i = 0; i < COUNT(talk); i++) {
+        struct arena a = arena_make("cut");
+        struct sample s;
+        struct encoded e, whole;
+        assert_ok(source_read(source, i, &a, &s));
+        assert_ok(loader_encode(&large, &s, &a, &whole));
+        enum cause cause = sample_encode(&o, &s, &a, &a, &e);
+        int all = sample_targets(&large.shape, &whole);
+        if (talk[i].cut) {
+            assert_int_equal(cause, CAUSE_NONE);
+            assert_true(e.cut && !whole.cut && whole.lost == 0);
+            assert_int_equal(e.tokens, o.shape.tokens);
+            assert_memory_equal(e.input, whole.input,
+                                sizeof *e.input * (size_t)e.tokens);
+            assert_int_equal(e.nimage, whole.nimage);
+            assert_int_equal(e.lost, all - sample_targets(&o.shape, &e));
+            assert_true(e.lost > 0 && e.lost < all);
+            cut++;
+        } else if (whole.tokens > o.shape.tokens) {
+            assert_int_equal(cause, CAUSE_TOO_LONG);
+            assert_int_equal(e.lost, all);
+        } else {
+            assert_true(cause == CAUSE_NONE && !e.cut && e.lost == 0);
+        }
+        lost += e.lost;
+        arena_free(&a);
+    }
+    struct mix_part part = {source, 1, "talk"};
+    struct mix *mix;
+    assert_ok(mix_make(&d.arena, &part, 1, 7, false, 0, false, &mix));
+    o.mix = mix;
+    o.positions = COUNT(talk);
+    struct tape *tape = tape_run(&o, NULL);
+    assert_int_equal(tape->sum.cut, cut);
+    assert_int_equal(tape->sum.too_long, 2);
+    assert_int_equal(tape->sum.samples, 3);
+    assert_int_equal(tape->sum.lost, lost);
+    tape_free(tape);
+    source_close(source);
+    data_close(&d);
+}
+
+/* Far more text than a row holds is refused before it is tokenized. */
+static void far_too_long_texts(void **state)
+{
+    (void)state;
+    enum { SIZE = 16 << 20 };
+    struct data d = data_write(1);
+    data_open(&d);
+    char *word = NEW(&d.arena, char, SIZE + 1);
+    memset(word, 'x', SIZE);
+    struct piece piece = {-1, word};
+    struct message m = {.role = ROLE_ASSISTANT, .npiece = 1, .piece = &piece};
+    struct sample s = {.name = "far", .nmessage = 1, .message = &m};
+    for (int policy = LONG_DROP; policy <= LONG_ERROR; policy++) {
+        struct arena a = arena_make("far");
+        struct encoded e;
+        d.options.too_long = (enum long_policy)policy;
+        assert_int_equal(sample_encode(&d.options, &s, &a, &a, &e), CAUSE_TOO_LONG);
+        assert_non_null(strstr(fail_message(), "too long: 16777216 bytes of text"));
+        assert_true(arena_used(&a) < 100000);
+        arena_free(&a);
+    }
+    /* The bound is never too low: what it refuses is longer than a row. */
+    for (int size = 100; size < 20000; size += size / 3) {
+        struct arena a = arena_make("far");
+        struct ids ids = {0};
+        memset(word, ' ', (size_t)size);
+        assert_ok(tokenizer_encode(d.tokenizer, &a, word, size, SPECIAL_ALL, &ids));
+        assert_true(tokenizer_least(d.tokenizer, size) <= ids.count);
+        arena_free(&a);
+    }
+    data_close(&d);
+}
+
 /* A conversation nobody answers carries no loss. */
 static void samples_without_loss(void **state)
 {
@@ -727,6 +838,8 @@ int main(void)
         cmocka_unit_test(an_epoch_of_nothing_stops_the_run),
         cmocka_unit_test(one_good_sample_is_enough),
         cmocka_unit_test(too_long_samples),
+        cmocka_unit_test(too_long_texts),
+        cmocka_unit_test(far_too_long_texts),
         cmocka_unit_test(samples_without_loss),
         cmocka_unit_test(closing_early_neither_hangs_nor_leaks),
         cmocka_unit_test(the_end_stays),

@@ -122,7 +122,7 @@ static void a_row_by_hand(void **state)
         sample_make(&a, "GiiHi", "00011", 2, (const struct grid[]){{2, 4}, {2, 2}}),
     };
     e[0].id = 70, e[0].position = 7, e[0].part = 1, e[0].name = "first";
-    e[1].mock = true, e[2].shrunk = true;
+    e[1].mock = true, e[2].shrunk = true, e[1].cut = true, e[1].lost = 4;
     const struct encoded *in[] = {&e[0], &e[1], &e[2]};
     struct row_shape s = shape;
     s.tokens = 15, s.patches = 24;
@@ -175,7 +175,7 @@ static void a_row_by_hand(void **state)
     const struct ledger books = {
         .slots = 15, .supervised = 4, .context = 6, .image = 2, .padding = 3,
         .patch_slots = 24, .patches = 16, .patch_padding = 8, .samples = 3, .images = 3,
-        .mock = 1, .shrunk = 1, .attention = 10 + 6 + 15,
+        .mock = 1, .lost = 4, .shrunk = 1, .cut = 1, .attention = 10 + 6 + 15,
         .attention_image = 16 + 64 + 16,
     };
     assert_memory_equal(&r.ledger, &books, sizeof books);

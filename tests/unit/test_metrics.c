@@ -19,7 +19,7 @@ static struct metrics sample(int64_t step)
                    .padding = 50, .patch_slots = 2000, .patches = 1800,
                    .patch_padding = 200, .samples = 9, .images = 7, .mock = 1,
                    .dropped = 6, .too_long = 2, .bad = 1, .no_loss = 3,
-                   .lost = 55, .shrunk = 3},
+                   .lost = 55, .shrunk = 3, .cut = 2},
         .model_flops = 4e12, .hardware_flops = 6e12, .peak_bytes = 12345,
         .skipped_steps = 1, .bad_samples = 4, .epoch = 2,
         .expert_load_max_over_mean = 1.5,
@@ -58,8 +58,9 @@ static void test_fields(void **state)
         {"z_loss", 0.125}, {"mock_samples", 1}, {"dropped_samples", 6},
         {"too_long_samples", 2}, {"unscored_samples", 3},
         {"lost_supervised_tokens", 55},
-        {"shrunk_samples", 3}, {"epoch", 2}, {"vision_load_max_over_mean", 1.125},
-        {"vision_load_unbalanced", 2.5}, {"vision_crowded", 6},
+        {"shrunk_samples", 3}, {"cut_samples", 2}, {"epoch", 2},
+        {"vision_load_max_over_mean", 1.125}, {"vision_load_unbalanced", 2.5},
+        {"vision_crowded", 6},
     };
     for (int i = 0; i < COUNT(field); i++)
         if (fabs(number(j, field[i].key) - field[i].want) > 1e-9 * field[i].want)
