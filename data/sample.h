@@ -24,6 +24,7 @@ struct image_source {                   /* exactly one of path and data */
     const char *path;                   /* a file, or NULL */
     struct bytes data;                  /* the file's bytes (data URI, tar member) */
     const char *name;                   /* for messages: path, or shard:member */
+    const char *from;                   /* folder that the path began at; NULL: none */
 };
 
 struct sample {

@@ -78,6 +78,7 @@ static bool guess_folder(struct arena *a, const char *path, const char **format_
                          const char **why)
 {
     char **name;
+    const char *other = NULL;
     int64_t count, shards = 0, images = 0, folders = 0, texts = 0, lists = 0;
     if (!folder_list(a, path, &name, &count))
         return false;
@@ -86,6 +87,7 @@ static bool guess_folder(struct arena *a, const char *path, const char **format_
         images += image_named(name[i], false);
         lists += !strcmp(name[i], metadata_name);
         texts += text_ends(name[i], ".json") || text_ends(name[i], ".jsonl");
+        other = other || !foreign_named(name[i]) ? other : name[i];
         folders += folder_exists(path_join(a, path, name[i]));
     }
     if (lists && !shards) {
@@ -96,10 +98,17 @@ static bool guess_folder(struct arena *a, const char *path, const char **format_
     if (shards && images)
         return fail("%s: holds %lld tar shards and %lld images; set the format to "
                     "webdataset or folder", path, (long long)shards, (long long)images);
-    if (!shards && !images && (texts || !folders))
+    if (!shards && !images && texts)
         return fail("%s: holds no tar shards and no images, but %lld JSON files; give "
                     "the path of a JSON file, or set the format", path,
                     (long long)texts);
+    if (!shards && !images && other)
+        return fail("%s: holds no tar shards and no images; %s is %s, which is not "
+                    "read (readable: " READABLE ")", path, other,
+                    foreign_named(other));
+    if (!shards && !images && !folders)
+        return fail("%s: %s (readable: " READABLE ")", path, count ?
+                    "holds no tar shards and no images" : "is an empty folder");
     *format_name = shards ? "webdataset" : "folder";
     *why = shards ? "the folder holds tar shards"
                   : "the folder holds images or folders, and no tar shards";
@@ -163,13 +172,17 @@ static bool keep(struct arena *a, const struct source_options *o, struct source 
     if (s->total)
         return fail("%s: none of its %lld samples matches '%s'", o->path,
                     (long long)s->total, o->match);
-    return fail("%s: no samples of format %s", o->path, s->format);
+    return fail("%s: no samples of format %s%s", o->path, s->format,
+                s->reader != &reader_json ? "" : file_size(s->path) ?
+                ": it holds no record" : ": it is an empty file");
 }
 
 static bool open_as(struct arena *a, const struct source_options *o, struct source *s)
 {
     const char *why = NULL;
     s->format = o->format ? o->format : "auto";
+    if (!foreign_check(o->path))
+        return false;
     if (!strcmp(s->format, "auto") && !guess(a, o->path, &s->format, &why))
         return false;
     for (int i = 0; i < COUNT(format); i++)

@@ -160,8 +160,9 @@ bool image_reference(struct arena *item, const char *text, size_t size,
         if (!file_uri(item, text, size, &out->path))
             return false;
     } else {
-        out->path = text[0] == '/' ? arena_copy(item, text, size)
-                                   : path_join(item, shelf->folder, text);
+        out->from = text[0] == '/' ? NULL : shelf->folder;
+        out->path = out->from ? path_join(item, out->from, text)
+                              : arena_copy(item, text, size);
     }
     out->name = out->path;
     return true;
@@ -176,6 +177,9 @@ bool image_source_read(struct arena *item, const struct image_source *from,
         const char *at = strstr(fail_message(), from->path);    /* named once here */
         at = at ? at + strlen(from->path) : ": cannot be read";
         fail("image %s%s", from->name, at);
+        if (from->from && !file_exists(from->path))
+            fail("%s; paths start at %s, or where the source's 'images' says",
+                 fail_message(), from->from);
         return fail_kind(FAULT_DATA);
     }
     if (out->size > 0)

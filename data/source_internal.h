@@ -36,6 +36,12 @@ struct source {
     uint64_t hash;
 };
 
+#define READABLE "images with captions in .txt or metadata.jsonl, JSON lists and "    \
+                 "lines, tar shards that are not compressed"
+/* Fails if the file is of a kind that is known and not read: Parquet, CSV, tar.gz. */
+MUST_USE bool foreign_check(const char *path);
+const char *foreign_named(const char *name);    /* what it is; NULL: not such a name */
+
 #define metadata_name "metadata.jsonl"  /* of format imagefolder, in its folder */
 
 /* How a JSON format spells samples and their images. */

@@ -3,6 +3,8 @@
  * 16 bytes a record; what is wrong inside one record is one bad sample. */
 #include "data/source_internal.h"
 
+#include "base/text.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -167,13 +169,18 @@ static bool dialect_choose(struct source *s)
 {
     enum { SEEN = 1000 };
     struct json *j = s->state;
-    struct arena item = arena_make("sample");
+    struct arena item = arena_make("sample"), names = arena_make("keys");
+    struct text keys = text_make(&names);
     int64_t parsed = 0, messages = 0;
     for (int64_t i = 0; i < s->total && i < SEEN && !j->dialect; i++) {
         struct arena_mark m = arena_mark(&item);
         json_t *object;
         if (record_parse(s, i, &item, &object)) {
-            parsed++;
+            const char *key;
+            json_t *value;
+            if (!parsed++)
+                json_object_foreach(object, key, value)
+                    text_add(&keys, "%s'%.40s'", keys.size ? ", " : "", key);
             j->dialect = dialect_of(object);
             messages += json_object_get(object, "messages") != NULL;
             json_decref(object);
@@ -184,8 +191,13 @@ static bool dialect_choose(struct source *s)
     if (!j->dialect && messages && s->total <= SEEN)
         j->dialect = dialect_named("openai");   /* text only: all mean the same */
     if (!j->dialect && parsed)
-        return fail("%s: cannot tell the format: no 'conversations', 'messages' with "
-                    "parts or 'images' in its first samples; set the format", s->path);
+        fail("%s: cannot tell the format: its first record has the keys %.400s; "
+             "readable are 'conversations', 'messages', 'instruction' with 'output' "
+             "(Alpaca), 'file_name' with 'text'", s->path,
+             keys.size ? keys.at : "(none)");
+    arena_free(&names);
+    if (!j->dialect && parsed)
+        return false;
     if (!j->dialect)
         return fail_in("%s: cannot tell the format: no sample can be read", s->path);
     s->format = j->dialect->format;

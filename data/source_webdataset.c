@@ -195,7 +195,8 @@ static bool webdataset_open(struct arena *a, const struct source_options *o,
     for (int64_t i = 0; i < paths.count; i++) {
         struct shard *d = &w->shard[i];
         d->path = paths.at[i];
-        if (!tar_index_open(a, d->path, &d->index) || !groups_add(a, s, (int32_t)i))
+        if (!foreign_check(d->path) || !tar_index_open(a, d->path, &d->index) ||
+             !groups_add(a, s, (int32_t)i))
             return false;
         s->hash = hash_text(s->hash, base_name(d->path));
         s->hash = hash_more(s->hash, &d->index.shard_size, sizeof d->index.shard_size);

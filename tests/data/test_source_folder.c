@@ -98,7 +98,7 @@ static void test_auto_folder(void **state)
     } bad[] = {
         {"both", "1 tar shards and 1 images; set the format"},
         {"json", "give the path of a JSON file"},
-        {"empty", "no tar shards and no images"},
+        {"empty", "is an empty folder (readable: images with captions"},
     };
     for (int i = 0; i < COUNT(bad); i++) {
         struct source_options o = {.path =

@@ -378,9 +378,9 @@ static void test_list_broken(void **state)
         {"[{}]]", "something follows"},
         {"[{}}]", "without its '{'"},
         {"[", "ends inside"},
-        {"[]", "no samples"},
-        {"", "no samples"},
-        {" \n", "no samples"},
+        {"[]", "no samples of format llava: it holds no record"},
+        {"", "no samples of format llava: it is an empty file"},
+        {" \n", "no samples of format llava: it holds no record"},
     };
     for (int i = 0; i < COUNT(broken); i++) {
         const char *path = scratch_text(&s, "x.json", broken[i].text);
@@ -518,8 +518,51 @@ static void test_imagefolder(void **state)
     assert_int_equal(file.size, sizeof png);
     assert_ok(source_read(from, 1, &s.arena, &got));
     assert_false(image_source_read(&s.arena, &got.image[0], &file));
-    ASSERT_SAYS("set/sub/b.png");
+    ASSERT_SAYS("set/sub/b.png", "No such file", "paths start at ", "/set, or where",
+                "'images'");
     source_close(from);
+    scratch_remove(&s);
+}
+
+/* What people have and no reader takes is told by name, with what to do; by its content
+ * where it has one, whatever it is called. */
+static void test_foreign(void **state)
+{
+    (void)state;
+    struct scratch s = scratch_make();
+    static const struct { const char *name, *bytes; int size; const char *words, *hint;
+    } file[] = {
+        {"a.parquet", "PAR1\0\0PAR1", 10, "is Parquet", "read_parquet"},
+        {"b.jsonl", "PAR1\0\0PAR1", 10, "is Parquet", "read_parquet"},
+        {"c.csv", "text,image\n", 11, "is a table of text", "read_csv"},
+        {"d.tar.gz", "\x1f\x8b\x08\0", 4, "is compressed (gzip)", "unpack it first"},
+        {"e.tar", "\x1f\x8b\x08\0", 4, "is compressed (gzip)", "unpack it first"},
+        {"f.json", "\x28\xb5\x2f\xfd", 4, "is compressed (zstd)", "unpack it first"},
+        {"g.zip", "PK\3\4", 4, "is a ZIP archive", "unpack it first"},
+        {"h.arrow", "ARROW1\0\0", 8, "is Arrow", "read_feather"}};
+    for (int i = 0; i < COUNT(file); i++) {
+        char *path = scratch_bytes(&s, file[i].name, file[i].bytes,
+                                   (size_t)file[i].size);
+        static const char *const format[] = {"auto", "llava", "webdataset"};
+        for (int k = 0; k < COUNT(format); k++) {
+            struct source_options o = {.path = path, .format = format[k]};
+            struct source *from;
+            assert_false(source_open(&s.arena, &o, &from));
+            ASSERT_SAYS(file[i].name, file[i].words, "which is not read", file[i].hint,
+                        "JSON lists and lines, tar shards that are not");
+            assert_int_equal(fail_fault(), FAULT_DATA);
+        }
+    }
+    struct source *from;
+    struct source_options o = {.path = path_join(&s.arena, s.folder, "x-{0..1}.tar")};
+    scratch_bytes(&s, "x-0.tar", "\x1f\x8b\x08\0", 4);
+    o.format = "webdataset";
+    assert_false(source_open(&s.arena, &o, &from));
+    ASSERT_SAYS("x-0.tar: is compressed (gzip)");
+    scratch_bytes(&s, "only/train.parquet", "PAR1", 4);
+    o = (struct source_options){.path = path_join(&s.arena, s.folder, "only")};
+    assert_false(source_open(&s.arena, &o, &from));
+    ASSERT_SAYS("only: holds no tar shards and no images; train.parquet is Parquet");
     scratch_remove(&s);
 }
 
@@ -549,7 +592,11 @@ static void test_auto(void **state)
     struct source_options o = {.path = scratch_text(&s, "x.jsonl", "{\"q\": 1}")};
     struct source *from;
     assert_false(source_open(&s.arena, &o, &from));
-    ASSERT_SAYS("x.jsonl", "cannot tell the format");
+    ASSERT_SAYS("x.jsonl", "cannot tell the format", "has the keys 'q'",
+                "'conversations', 'messages', 'instruction'");
+    o.path = scratch_text(&s, "x.jsonl", "[]");
+    assert_false(source_open(&s.arena, &o, &from));
+    ASSERT_SAYS("x.jsonl", "no samples");
     o.path = scratch_text(&s, "x.jsonl", "oops");
     assert_false(source_open(&s.arena, &o, &from));
     ASSERT_SAYS("x.jsonl", "cannot tell the format", "not valid JSON");
@@ -731,7 +778,8 @@ int main(void)
         cmocka_unit_test(test_images),      cmocka_unit_test(test_options),
         cmocka_unit_test(test_hash),        cmocka_unit_test(test_shrunk),
         cmocka_unit_test(test_cases),       cmocka_unit_test(test_ignore),
-        cmocka_unit_test(test_page),        cmocka_unit_test(test_imagefolder),
+        cmocka_unit_test(test_foreign),     cmocka_unit_test(test_page),
+        cmocka_unit_test(test_imagefolder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
