@@ -87,10 +87,12 @@ static bool run(struct arena *arena, int argc, char **argv)
                                     {"tokens", NULL, &tokens, NULL}};
     if (!arguments_read(&a, argc, argv, option, COUNT(option), 1, 1))
         return false;
-    if (tokens < 1 || (!images && !prompt)) {
-        fail(tokens < 1 ? "generate: --tokens 0 leaves no room for an answer"
-                        : "generate: say what to answer to: --image FILE, --prompt "
-                          "TEXT or both");
+    enum { MOST = 1 << 20 };
+    if (tokens < 1 || tokens > MOST || (!images && !prompt)) {
+        fail(tokens < 1      ? "generate: --tokens 0 leaves no room for an answer"
+             : tokens > MOST ? "generate: --tokens: an answer has at most 1048576"
+                             : "generate: say what to answer to: --image FILE, "
+                               "--prompt TEXT or both");
         return fail_kind(FAULT_USAGE);
     }
     prompt = prompt       ? prompt

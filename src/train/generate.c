@@ -77,24 +77,35 @@ struct prompt {                         /* and the answer under way */
     int32_t *id;                        /* [most] the answer, without the end token */
     int tokens;                         /* of it */
     bool ended;
-    int64_t from;                       /* its first row of the cache */
+    int way;                            /* the data-parallel rank that answers */
+    int64_t from;                       /* its first row of that rank's cache */
     int32_t next;                       /* position of the answer's first token */
+    int at;                             /* its place in the step */
 };
 
 struct prompt_row { int first, count; };        /* of answers.order */
-
+struct batch { int first, rows; };              /* of answers.row: answered together,
+                                                 * row i by way i % ways */
 struct answers {
     struct session *s;
     struct capacity limit;              /* of a row of prompts */
-    int count, most;                    /* prompts; tokens of an answer */
+    int count, most, ways;              /* prompts; tokens of an answer; data-parallel
+                                         * ranks */
     struct prompt *prompt;
     int *order;                         /* [count] prompts in the order of rows */
     struct prompt_row *row;
-    int rows;
+    struct batch *batch;
+    int rows, batches;
     struct answers_room room;
     struct views *views;
     double prompt_seconds, step_seconds;
 };
+
+static struct prompt *prompt_of(const struct answers *x, const struct prompt_row *r,
+                                int i)
+{
+    return &x->prompt[x->order[r->first + i]];
+}
 
 /* Prompt tokens and images of a sample. */
 static bool prompt_encode(struct session *s, struct arena *a,
@@ -135,11 +146,12 @@ static bool prompt_fits(const struct row_shape *shape, const struct encoded *e)
                 shape->patches, shape->images);
 }
 
-/* Which prompts share a row. */
+/* Which prompts share a row: no more than lets every way have one. */
 static bool prompts_pack(struct answers *x, struct arena *a,
                          const struct sample *sample)
 {
     struct row_shape shape = row_shape_of(&x->limit, &x->s->model.config);
+    shape.segments = MAX(MIN(shape.segments, (x->count + x->ways - 1) / x->ways), 1);
     struct packer *p = packer_make(a, &shape, MAX(x->count, 1));
     int64_t *ticket = NEW(a, int64_t, shape.segments);
     for (int i = 0; i < x->count; i++) {
@@ -160,49 +172,51 @@ static bool prompts_pack(struct answers *x, struct arena *a,
 
 /* ---- room: rows and cache are as large as these prompts and answers need ---- */
 
-/* Rows from number `row` on that are answered together: as many as the cache of a few
- * full rows holds, but one at least.  *places: of the cache. */
-static int rows_together(const struct answers *x, int row, int64_t *places)
+static struct capacity row_needs(const struct answers *x, const struct prompt_row *r)
 {
-    enum { FULL = 4 };
-    int n = 0;
-    *places = 0;
-    for (; row + n < x->rows; n++) {
-        const struct prompt_row *r = &x->row[row + n];
-        int64_t more = 0;
-        for (int i = 0; i < r->count; i++)
-            more += x->prompt[x->order[r->first + i]].e.tokens + x->most;
-        if (n > 0 && *places + more > FULL * x->limit.tokens)
-            break;
-        *places += more;
+    struct capacity c = {.segments = r->count};
+    for (int i = 0; i < r->count; i++) {
+        const struct encoded *e = &prompt_of(x, r, i)->e;
+        c.tokens += e->tokens;
+        c.patches += e->patches;
+        c.images += e->nimage;
     }
-    return n;
+    return c;
 }
 
-static void room_find(struct answers *x)
+/* Rows in batches: for each way what the cache of a few full rows holds, but one row at
+ * least. */
+static void batches_make(struct answers *x, struct arena *a)
 {
-    struct answers_room *room = &x->room;
-    for (int r = 0, n; r < x->rows; r += n) {
-        int64_t places, prompts = 0;
-        n = rows_together(x, r, &places);
-        for (int i = r; i < r + n; i++) {
-            struct capacity c = {.segments = x->row[i].count};
-            for (int k = 0; k < x->row[i].count; k++) {
-                const struct encoded *e =
-                    &x->prompt[x->order[x->row[i].first + k]].e;
-                c.tokens += e->tokens;
-                c.patches += e->patches;
-                c.images += e->nimage;
-            }
-            room->prompts = (struct capacity){
-                MAX(room->prompts.tokens, c.tokens),
-                MAX(room->prompts.patches, c.patches),
-                MAX(room->prompts.segments, c.segments),
-                MAX(room->prompts.images, c.images)};
-            prompts += c.segments;
+    enum { FULL = 4 };
+    struct load { int64_t places, answers; } *load = NEW(a, struct load, x->ways);
+    struct capacity *most = &x->room.prompts;
+    struct batch *b = NULL;
+    for (int k = 0; k < x->rows; k++) {
+        const struct prompt_row *r = &x->row[k];
+        struct capacity c = row_needs(x, r);
+        int64_t places = c.tokens + (int64_t)r->count * x->most;
+        int way = b ? b->rows % x->ways : 0;
+        if (!b || (b->rows >= x->ways &&
+                   load[way].places + places > FULL * x->limit.tokens)) {
+            b = &x->batch[x->batches++];
+            *b = (struct batch){.first = k};
+            memset(load, 0, sizeof *load * (size_t)x->ways);
+            way = 0;
         }
-        room->answers = MAX(room->answers, prompts);
-        room->cache_rows = MAX(room->cache_rows, places);
+        b->rows++;
+        for (int i = 0; i < r->count; i++) {
+            struct prompt *p = prompt_of(x, r, i);
+            p->way = way;
+            p->from = load[way].places;
+            load[way].places += p->e.tokens + x->most;
+            load[way].answers++;
+        }
+        *most = (struct capacity){
+            MAX(most->tokens, c.tokens), MAX(most->patches, c.patches),
+            MAX(most->segments, c.segments), MAX(most->images, c.images)};
+        x->room.answers = MAX(x->room.answers, load[way].answers);
+        x->room.cache_rows = MAX(x->room.cache_rows, load[way].places);
     }
 }
 
@@ -274,35 +288,62 @@ static void answer_take(struct answers *x, struct prompt *p, int32_t id)
         p->id[p->tokens++] = id;
 }
 
-/* The prompts of a row: into the cache, and each answer's first token. */
-static bool row_begin(struct answers *x, const struct prompt_row *r)
+/* One row for each way, and what is asked of it. */
+struct asked {
+    struct row *row;
+    const struct row **list;            /* the same rows */
+    struct ask *ask;
+};
+
+static struct asked asked_make(const struct answers *x, struct arena *a, int64_t T)
 {
-    struct arena a = arena_make("row");
-    struct view_of_model *v = x->views->view[0];
-    struct row_shape shape = row_shape_of(&v->model.capacity, &v->model.config);
-    const struct encoded **e = NEW(&a, const struct encoded *, r->count);
-    int32_t *want = NEW(&a, int32_t, shape.tokens);
-    int32_t *cache_row = NEW(&a, int32_t, shape.tokens);
-    int *end = NEW(&a, int, r->count), at = 0;
-    struct row row;
-    const struct row *one = &row;
-    memset(cache_row, -1, sizeof *cache_row * (size_t)shape.tokens);
+    struct asked k = {NEW(a, struct row, x->ways), NEW(a, const struct row *, x->ways),
+                      NEW(a, struct ask, x->ways)};
+    for (int w = 0; w < x->ways; w++) {
+        k.list[w] = &k.row[w];
+        k.ask[w] = (struct ask){NEW(a, int32_t, T), NEW(a, int32_t, T),
+                                NEW(a, int32_t, T)};
+        memset(k.ask[w].cache_row, -1, sizeof(int32_t) * (size_t)T);
+    }
+    return k;
+}
+
+/* The prompts of a row as way w's. */
+static void ask_prompts(const struct answers *x, struct arena *a,
+                        const struct prompt_row *r, const struct row_shape *shape,
+                        struct asked *to, int w)
+{
+    const struct encoded **e = NEW(a, const struct encoded *, r->count + 1);
+    int at = 0;
     for (int i = 0; i < r->count; i++) {
-        const struct prompt *p = &x->prompt[x->order[r->first + i]];
+        struct prompt *p = prompt_of(x, r, i);
         e[i] = &p->e;
         for (int k = 0; k < p->e.tokens; k++)
-            cache_row[at + k] = (int32_t)p->from + k;
-        end[i] = at += p->e.tokens;
-        want[at - 1] = 1;
+            to->ask[w].cache_row[at++] = (int32_t)p->from + k;
+        p->at = at - 1;
+        to->ask[w].want[p->at] = 1;
     }
-    row_fill(&a, &shape, e, r->count, &row);
-    const struct ask ask = {.want = want, .cache_row = cache_row};
-    bool ok = session_rows(x->s, v, &one, 1, &ask, NULL);
-    for (int i = 0; ok && i < r->count; i++) {
-        struct prompt *p = &x->prompt[x->order[r->first + i]];
-        p->next = row.position[3 * (end[i] - 1)] + 1;   /* a prompt ends in text */
-        answer_take(x, p, v->best[end[i] - 1]);
-    }
+    row_fill(a, shape, e, r->count, &to->row[w]);
+}
+
+/* So many rows of prompts (at most one a way): into the caches, and each answer's first
+ * token. */
+static bool prompts_read(struct answers *x, const struct prompt_row *r, int n)
+{
+    static const struct prompt_row none;
+    struct arena a = arena_make("prompts");
+    struct view_of_model *v = x->views->view[0];
+    struct row_shape shape = row_shape_of(&v->model.capacity, &v->model.config);
+    struct asked k = asked_make(x, &a, shape.tokens);
+    for (int w = 0; w < x->ways; w++)
+        ask_prompts(x, &a, w < n ? &r[w] : &none, &shape, &k, w);
+    bool ok = session_rows(x->s, v, k.list, x->ways, k.ask, NULL);
+    for (int w = 0; w < n && ok; w++)
+        for (int i = 0; i < r[w].count; i++) {
+            struct prompt *p = prompt_of(x, &r[w], i);
+            p->next = k.row[w].position[3 * p->at] + 1;         /* it ended in text */
+            answer_take(x, p, v->best[w * shape.tokens + p->at]);
+        }
     arena_free(&a);
     return ok;
 }
@@ -316,54 +357,58 @@ static struct view_of_model *view_for(const struct views *v, int64_t answers)
     return v->view[i];
 }
 
+/* The next place of an answer, on its way's row. */
+static void ask_answer(struct prompt *p, struct asked *to)
+{
+    struct row *row = &to->row[p->way];
+    struct ask *ask = &to->ask[p->way];
+    int t = p->at = row->live++;
+    row->input[t] = p->id[p->tokens - 1];
+    for (int k = 0; k < 3; k++)
+        row->position[3 * t + k] = p->next + p->tokens - 1;
+    ask->cache_from[t] = (int32_t)p->from;
+    ask->cache_row[t] = (int32_t)p->from + p->e.tokens + p->tokens - 1;
+    ask->want[t] = 1;
+}
+
 /* One more token for each of these answers. */
 static bool answers_step(struct answers *x, struct prompt *const *open, int count)
 {
     struct arena a = arena_make("step");
-    struct view_of_model *v = view_for(x->views, count);
+    int *on = NEW(&a, int, x->ways), most = 0;
+    for (int i = 0; i < count; i++)
+        most = MAX(most, ++on[open[i]->way]);
+    struct view_of_model *v = view_for(x->views, most);
     int64_t T = v->model.capacity.tokens;
-    struct row row = {.input = NEW(&a, int32_t, T), .feature = NEW(&a, int32_t, T),
-                      .position = NEW(&a, int32_t, 3 * T), .live = count};
-    int32_t *want = NEW(&a, int32_t, T);
-    int32_t *cache_row = NEW(&a, int32_t, T), *cache_from = NEW(&a, int32_t, T);
-    const struct row *one = &row;
-    for (int64_t t = 0; t < T; t++) {
-        row.feature[t] = cache_row[t] = -1;
-        row.input[t] = MAX(v->model.config.pad, 0);
+    struct asked k = asked_make(x, &a, T);
+    for (int w = 0; w < x->ways; w++) {
+        k.row[w] = (struct row){.input = NEW(&a, int32_t, T),
+                                .feature = NEW(&a, int32_t, T),
+                                .position = NEW(&a, int32_t, 3 * T)};
+        memset(k.row[w].feature, -1, sizeof(int32_t) * (size_t)T);
+        for (int64_t t = 0; t < T; t++)
+            k.row[w].input[t] = MAX(v->model.config.pad, 0);
     }
-    for (int t = 0; t < count; t++) {
-        const struct prompt *p = open[t];
-        row.input[t] = p->id[p->tokens - 1];
-        for (int k = 0; k < 3; k++)
-            row.position[3 * t + k] = p->next + p->tokens - 1;
-        cache_from[t] = (int32_t)p->from;
-        cache_row[t] = (int32_t)p->from + p->e.tokens + p->tokens - 1;
-        want[t] = 1;
-    }
-    const struct ask ask = {want, cache_row, cache_from};
-    bool ok = session_rows(x->s, v, &one, 1, &ask, NULL);
-    for (int t = 0; ok && t < count; t++)
-        answer_take(x, open[t], v->best[t]);
+    for (int i = 0; i < count; i++)
+        ask_answer(open[i], &k);
+    bool ok = session_rows(x->s, v, k.list, x->ways, k.ask, NULL);
+    for (int i = 0; ok && i < count; i++)
+        answer_take(x, open[i], v->best[open[i]->way * T + open[i]->at]);
     arena_free(&a);
     return ok;
 }
 
-/* All answers to the prompts of `n` rows. */
-static bool rows_answer(struct answers *x, const struct prompt_row *r, int n)
+/* All answers of a batch. */
+static bool batch_answer(struct answers *x, const struct batch *b)
 {
     struct arena a = arena_make("open");
-    struct prompt **open = NEW(&a, struct prompt *, x->room.answers);
-    int first = r[0].first, count = r[n - 1].first + r[n - 1].count - first, left;
-    int64_t from = 0;
+    const struct prompt_row *r = &x->row[b->first], *last = &r[b->rows - 1];
+    int first = r->first, count = last->first + last->count - first, left;
+    struct prompt **open = NEW(&a, struct prompt *, count);
     bool ok = true;
-    for (int i = 0; i < count; i++) {
-        struct prompt *p = &x->prompt[x->order[first + i]];
-        p->from = from;
-        from += p->e.tokens + x->most;
-    }
     double began = clock_seconds();
-    for (int i = 0; i < n && ok; i++)
-        ok = row_begin(x, &r[i]);
+    for (int i = 0; i < b->rows && ok; i += x->ways)
+        ok = prompts_read(x, &r[i], MIN(x->ways, b->rows - i));
     double filled = clock_seconds();
     do {
         left = 0;
@@ -387,11 +432,8 @@ static bool answers_make(struct answers *x)
     if (ok)
         views_open(x->s, &x->room, &views);
     x->views = &views;
-    for (int r = 0, n; r < x->rows && ok; r += n) {
-        int64_t places;
-        n = rows_together(x, r, &places);
-        ok = rows_answer(x, &x->row[r], n);
-    }
+    for (int i = 0; i < x->batches && ok; i++)
+        ok = batch_answer(x, &x->batch[i]);
     return views_close(x->s, &views, ok && session_end(x->s));
 }
 
@@ -415,12 +457,14 @@ bool generate(struct session *s, struct arena *a, const struct capacity *limit,
               struct answer *out)
 {
     struct answers x = {.s = s, .limit = *limit, .count = count, .most = most_tokens,
+                        .ways = session_ways(s),
                         .prompt = NEW(a, struct prompt, count),
                         .order = NEW(a, int, count),
-                        .row = NEW(a, struct prompt_row, count)};
+                        .row = NEW(a, struct prompt_row, count),
+                        .batch = NEW(a, struct batch, count)};
     if (!prompts_pack(&x, a, sample))
         return false;
-    room_find(&x);
+    batches_make(&x, a);
     if (!answers_make(&x))
         return false;
     if (count > 0)

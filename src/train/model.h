@@ -66,7 +66,7 @@ struct feed {
 };
 struct feed feed_make(struct arena *a, const struct model *m);
 /* What is asked of a row's places where tokens are chosen: inputs of decoder.h, [T]. */
-struct ask { const int32_t *want, *cache_row, *cache_from; };
+struct ask { int32_t *want, *cache_row, *cache_from; };
 /* Bind `row` as microbatch mb.  scale and share as in decoder.h; ask may be NULL.  Of
  * a balanced model balance_feed binds the rest: all about images but their pixels. */
 void feed_row(struct feed *f, struct machine *machine, const struct model *m, int mb,

@@ -498,8 +498,8 @@ struct view_of_model *session_view(struct session *s, struct arena *a,
         .state = s->plan});
     v->feed = feed_make(a, &v->model);
     if (d->best != NONE) {
-        v->best = NEW(a, int32_t, capacity->tokens);
-        v->key = NEW(a, int64_t, capacity->tokens);
+        v->best = NEW(a, int32_t, capacity->tokens * session_ways(s));
+        v->key = NEW(a, int64_t, capacity->tokens * session_ways(s));
     }
     return v;
 }
@@ -519,27 +519,28 @@ static int64_t key_of(float logit, int32_t id)
     return (int64_t)((uint64_t)bits << 31 | (uint32_t)(INT32_MAX - id));
 }
 
-/* The best words of the row, of those that the ranks found at their places among their
- * words: a rank of the last stage has some, others have none. */
-static bool best_meet(struct session *s, struct view_of_model *v)
+/* The best words of the rows, of those that the ranks found at their places among
+ * their words: a rank of the last stage has some, others have none.  `at`: the row of
+ * this rank. */
+static bool best_meet(struct session *s, struct view_of_model *v, int at, int rows)
 {
     const struct decoder_graph *d = &v->model.decoder;
-    int64_t T = v->model.capacity.tokens, k = 0;
+    int64_t T = v->model.capacity.tokens, all = T * rows, k = 0;
     struct places p = places_of_row(&v->model.graph, T);
     struct tensor id = machine_value(s->machine, d->best, 0);
     struct tensor logit = machine_value(s->machine, d->best_logit, 0);
-    for (int64_t t = 0; t < T; t++)
+    for (int64_t t = 0; t < all; t++)
         v->key[t] = -1;
-    for (int i = 0; i < 2 && tensor_is(id); i++)
+    for (int i = 0; i < 2 && tensor_is(id) && at < rows; i++)
         for (int64_t t = p.from[i]; t < p.from[i] + p.count[i]; t++, k++) {
             int32_t word = ((const int32_t *)id.data)[k];
             if (word >= 0)
-                v->key[t] = key_of(((const float *)logit.data)[k],
-                                   word + d->best_first);
+                v->key[at * T + t] = key_of(((const float *)logit.data)[k],
+                                            word + d->best_first);
         }
-    if (!comm_max(machine_world(s->machine), DTYPE_I64, v->key, T))
+    if (!comm_max(machine_world(s->machine), DTYPE_I64, v->key, all))
         return fail_kind(FAULT_RANK);
-    for (int64_t t = 0; t < T; t++)
+    for (int64_t t = 0; t < all; t++)
         v->best[t] = v->key[t] < 0 ? -1 : INT32_MAX - (int32_t)(v->key[t] & INT32_MAX);
     return true;
 }
@@ -553,17 +554,17 @@ static bool rows_run(struct session *s, struct view_of_model *v,
     const struct mesh *m = s->crew ? &s->crew->mesh : NULL;
     int value = v->model.decoder.cross_entropy;
     int at = m ? view_group_index(&m->dense, s->rank->rank, ON_DP) : 0;
-    const struct row *own = row[MIN(at, rows - 1)];
+    int mine = MIN(at, rows - 1);
     double sum = 0;
     if (machine_plan(s->machine) != v->plan && !machine_use(s->machine, v->plan))
         return false;
-    feed_row(&v->feed, s->machine, &v->model, 0, own, 1, (double)own->live,
-             s->router_bias, ask);
+    feed_row(&v->feed, s->machine, &v->model, 0, row[mine], 1, (double)row[mine]->live,
+             s->router_bias, ask ? &ask[mine] : NULL);
     if (!machine_step(s->machine))
         return false;
     if (value != NONE && at < rows && (!m || mesh_speaks(m, s->rank->rank)))
         sum = *(const float *)machine_value(s->machine, value, 0).data;
-    if (v->best && !best_meet(s, v))
+    if (v->best && !best_meet(s, v, at, rows))
         return false;
     /* Now nobody reads the rows any more. */
     if (!comm_all_reduce(machine_world(s->machine), DTYPE_F64, &sum, 1))
@@ -582,7 +583,7 @@ bool session_rows(struct session *s, struct view_of_model *v,
                   const struct row *const *row, int rows, const struct ask *ask,
                   double *loss)
 {
-    REQUIRE(rows >= 1 && rows <= session_ways(s) && (!ask || rows == 1));
+    REQUIRE(rows >= 1 && rows <= session_ways(s));
     if (s->crew) {
         s->crew->row = row;
         s->crew->rows = rows;

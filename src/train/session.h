@@ -14,8 +14,8 @@
 
 #include <stdatomic.h>
 
-/* What answers take (generate.h): the largest row of prompts, how many are under way at
- * once, and rows of the cache. */
+/* What answers take (generate.h): the largest row of prompts; how many are under way at
+ * once on a data-parallel rank, and rows of its cache. */
 struct answers_room {
     struct capacity prompts;
     int64_t answers, cache_rows;
@@ -105,9 +105,10 @@ struct view_of_model {
     struct model model;
     struct plan *plan;
     struct feed feed;
-    int32_t *best;                      /* [T] of the row that ran last, -1 where none
-                                         * was wanted; NULL: the view chooses none */
-    int64_t *key;                       /* [T] for it */
+    int32_t *best;                      /* [rows * T] of the rows that ran last, -1
+                                         * where none was wanted; NULL: the view chooses
+                                         * none */
+    int64_t *key;                       /* for it */
 };
 struct view_of_model *session_view(struct session *s, struct arena *a,
                                    const struct model_purpose *purpose,
@@ -118,7 +119,7 @@ int session_ways(const struct session *s);
  * ranks: rank 0 calls session_rows and session_end, the others session_follow with
  * their views of the same numbers, which returns after that.  `loss`, where not NULL,
  * gets the cross entropy summed over the rows, each counted once, if the view has one.
- * `ask`: of a single row. */
+ * `ask`: of each row. */
 MUST_USE bool session_rows(struct session *s, struct view_of_model *v,
                            const struct row *const *row, int rows,
                            const struct ask *ask, double *loss);

@@ -15,8 +15,8 @@ model=$tiny/runs/run/model
 answers() {
     local to=$1
     shift
-    timeout 60 "$vlmoe" eval "$tiny/recipe.yaml" --model "$model" --training --samples 24 \
-        sample.tokens=40 "$@" >"$to" 2>"$tiny/err.txt" ||
+    timeout 60 "$vlmoe" eval "$tiny/recipe.yaml" --model "$model" --training \
+        --samples "${samples:-24}" sample.tokens=40 "$@" >"$to" 2>"$tiny/err.txt" ||
         tiny_fail "eval $*: exit code $?: $(tail -n 2 "$tiny/err.txt")"
 }
 
@@ -26,9 +26,10 @@ answers "$tiny/one.txt"
 [ "$(grep -c '    model: ' "$tiny/one.txt")" -eq 24 ] || tiny_fail "not 24 answers"
 [ "$(grep '    model: ' "$tiny/one.txt" | sort -u | wc -l)" -ge 3 ] ||
     tiny_fail "all answers are alike: $(head -n 6 "$tiny/one.txt")"
-ranks=(2 2 2 2 2 4 4 4 8 3)
+ranks=(2 4 2 2 2 2 4 4 4 8 3)
 layout=(
     "parallel.dp=2 parallel.shard=parameters parallel.prefetch=1"
+    "parallel.dp=4"
     "parallel.tp=2"
     "parallel.cp=2"
     "parallel.cp=2 parallel.cp_ring=true"
@@ -45,6 +46,11 @@ for i in "${!layout[@]}"; do
     cmp -s "$tiny/one.txt" "$out" ||
         tiny_fail "${layout[i]}: $(diff "$tiny/one.txt" "$out" | head -n 4)"
 done
+
+# Fewer answers than ranks that could give some.
+samples=3 answers "$out" --ranks 4 parallel.dp=4
+cmp -s <(grep '    model: ' "$tiny/one.txt" | head -n 3) <(grep '    model: ' "$out") ||
+    tiny_fail "3 answers of 4 ranks: $(head -n 9 "$out")"
 
 # ---- what else is under way, and how it is packed ----
 
@@ -93,6 +99,8 @@ timeout 60 "$vlmoe" generate "$model" --prompt "$(printf 'word %.0s' {1..1500})"
 timeout 60 "$vlmoe" generate "$model" --prompt "$(printf 'word %.0s' {1..100})" \
     batch.tokens=64 >"$out" 2>&1
 expected 3 "a long prompt" $? "$out" "tokens" "a row holds 64" "batch.tokens"
+endless 2000000 >"$out" 2>&1
+expected 2 "too long an answer" $? "$out" "at most 1048576"
 alone "$last" 5 batch.patches=4 data.min_pixels=2048 >"$out" 2>&1
 expected 3 "a large image" $? "$out" "patches" "batch.patches"
 tiny_end
