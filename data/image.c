@@ -49,7 +49,7 @@ static bool open_image(struct bytes file, enum exif_rule exif,
     enum image_kind kind = image_kind_of(file.at, file.size);
     *by = decoder[kind];
     if (!*by)
-        return fail_unread(file);
+        return image_unread(file);
     if (!(*by)->header(file, limits, h))
         return false;
     if (exif == EXIF_IGNORE)

@@ -37,8 +37,8 @@ extern const char *const exif_rule_name[], *const alpha_rule_name[],
 
 enum image_kind { IMAGE_UNKNOWN, IMAGE_JPEG, IMAGE_PNG, IMAGE_WEBP };
 enum image_kind image_kind_of(const void *bytes, int64_t size);
-/* The name of a picture format that is not read ("GIF", "TIFF", ...), or NULL. */
-const char *image_kind_unread(const void *bytes, int64_t size);
+/* Fail with what a file of unknown kind is, as far as its bytes tell: GIF, TIFF, ... */
+bool image_unread(struct bytes file);
 
 /* Decode to RGB as the reference does: alpha and tRNS composited on white, palettes
  * looked up, grey copied, 16-bit samples cut to their high byte, CMYK and YCCK with

@@ -37,8 +37,6 @@ struct decoder {
 };
 extern const struct decoder jpeg_decoder, png_decoder, webp_decoder;
 
-/* Fail with what a file is that no decoder here reads. */
-bool fail_unread(struct bytes file);
 /* Fail when an image is larger, or its decoding takes more bytes, than allowed. */
 MUST_USE bool pixels_allowed(const char *kind, const struct image_limits *limits,
                              int64_t width, int64_t height);

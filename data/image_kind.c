@@ -27,7 +27,8 @@ enum image_kind image_kind_of(const void *bytes, int64_t size)
     return IMAGE_UNKNOWN;
 }
 
-const char *image_kind_unread(const void *bytes, int64_t size)
+/* The name of a picture format that is not read, or NULL. */
+static const char *other_kind(struct bytes file)
 {
     static const struct { struct magic magic; const char *name; } kind[] = {
         {{0, 4, "GIF8"}, "GIF"},
@@ -47,15 +48,13 @@ const char *image_kind_unread(const void *bytes, int64_t size)
         {{0, 4, "<svg"}, "SVG"}, {{0, 5, "%PDF-"}, "PDF"},
         {{4, 4, "ftyp"}, "MP4 or QuickTime"},
     };
-    struct bytes file = {(char *)(uintptr_t)bytes, size};
-    for (int i = 0; i < COUNT(kind); i++) {
+    for (int i = 0; i < COUNT(kind); i++)
         if (has(file, kind[i].magic))
             return kind[i].name;
-    }
-    if (size >= 26 && has(file, (struct magic){0, 2, "BM"}) && !file.at[6] &&
+    if (file.size >= 26 && has(file, (struct magic){0, 2, "BM"}) && !file.at[6] &&
         !file.at[7] && !file.at[8] && !file.at[9])      /* two reserved words */
         return "BMP";
-    if (size >= 3 && file.at[0] == 'P' && file.at[1] >= '1' && file.at[1] <= '7' &&
+    if (file.size >= 3 && file.at[0] == 'P' && file.at[1] >= '1' && file.at[1] <= '7' &&
         isspace((unsigned char)file.at[2]))
         return "PNM";
     return NULL;
@@ -63,9 +62,9 @@ const char *image_kind_unread(const void *bytes, int64_t size)
 
 /* A page of an error message or a pointer to a missing download often has an image's
  * name: its first bytes tell. */
-bool fail_unread(struct bytes file)
+bool image_unread(struct bytes file)
 {
-    const char *kind = image_kind_unread(file.at, file.size);
+    const char *kind = other_kind(file);
     if (file.size == 0)
         return fail("image: the file is empty, expected JPEG, PNG or WebP");
     if (kind)

@@ -77,8 +77,10 @@ static bool members_make(struct arena *item, const struct sample *s, struct memb
         if (!image_source_read(item, &s->image[i], &m[i].data))
             return false;
         enum image_kind kind = image_kind_of(m[i].data.at, m[i].data.size);
-        if (kind == IMAGE_UNKNOWN)
-            return fail("image %s: is not JPEG, PNG or WebP", s->image[i].name);
+        if (kind == IMAGE_UNKNOWN) {
+            image_unread(m[i].data);
+            return fail_in("image %s", s->image[i].name);
+        }
         m[i].label = arena_text(item, "%d.%s", i, extension[kind]);
     }
     m[s->nimage].label = "json";

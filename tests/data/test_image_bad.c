@@ -112,10 +112,9 @@ static void formats_that_are_not_read_are_named(void **state)
         struct bytes file = {start, sizeof start};
         assert_fails(decodes(file, usual, &image_limits_default), text);
         assert_int_equal(fail_fault(), FAULT_DATA);
-        assert_string_equal(image_kind_unread(start, sizeof start), kind[i].name);
         for (int64_t size = 0; size < 16; size++) {     /* never read past the end */
             struct bytes cut = image_prefix(file, size);
-            image_kind_unread(cut.at, cut.size);
+            image_unread(cut);
             free(cut.at);
         }
     }
