@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "train/yaml_limits.h"
 
 #include <math.h>
 #include <yaml.h>
@@ -103,7 +104,8 @@ bool hardware_parse(struct arena *a, const char *name, const char *yaml, int64_t
 {
     yaml_parser_t parser;
     yaml_document_t doc;
-    bool ok = yaml_parser_initialize(&parser) || fail("no memory for the YAML reader");
+    bool ok = yaml_limits_check(yaml, size);
+    REQUIRE(yaml_parser_initialize(&parser));
     if (ok) {
         yaml_parser_set_input_string(&parser, (const unsigned char *)yaml,
                                      (size_t)size);

@@ -2,6 +2,7 @@
 #include "train/recipe.h"
 
 #include "base/file.h"
+#include "train/yaml_limits.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -345,8 +346,9 @@ static bool yaml_apply(struct recipe *r, const char *file, const char *yaml,
 {
     yaml_parser_t parser;
     yaml_document_t doc;
-    if (!yaml_parser_initialize(&parser))
-        return fail("recipe: %s: no memory for the YAML reader", file);
+    if (!yaml_limits_check(yaml, size))
+        return fail("recipe: %s %s", file, fail_message());
+    REQUIRE(yaml_parser_initialize(&parser));
     yaml_parser_set_input_string(&parser, (const unsigned char *)yaml, (size_t)size);
     bool ok = true;
     for (int document = 0; ok; document++) {

@@ -479,9 +479,49 @@ static void test_values_are_all(void **state)
     arena_free(&a);
 }
 
+static struct text repeated(struct arena *a, const char *head, const char *fmt, int n)
+{
+    struct text t = text_make(a);
+    text_add(&t, "%s", head);
+    for (int i = 0; i < n; i++)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+        text_add(&t, fmt, i, i);
+#pragma GCC diagnostic pop
+    return t;
+}
+
+/* What would take the square of its size is refused in the time of its first lines. */
+static void test_costs_are_bounded(void **state)
+{
+    (void)state;
+    enum { MANY = 60000 };
+    struct arena a = arena_make("test");
+    const struct { const char *head, *each, *says; } way[] = {
+        {"optim:\n", "  k%d: 1\n", "line 1002: more than 1000 keys in a group"},
+        {"", "k%d: 1\n", "line 1001: more than 1000 keys in a group"},
+        {"optim: {", "k%d,", "line 1: more than 1000 keys in a group"},
+        {"", "k%d: &a%d 1\n", "line 101: more than 100 anchors and aliases"},
+        {"a: &x 1\n", "k%d: *x\n", "line 101: more than 100 anchors and aliases"},
+        {"", "[", "line 1: more than 16 groups within each other"},
+        {"", "- ", "line 1: more than 16 groups within each other"},
+        {"", "{a: ", "line 1: more than 16 groups within each other"},
+    };
+    for (int i = 0; i < COUNT(way); i++) {
+        struct recipe r;
+        struct text t = repeated(&a, way[i].head, way[i].each, MANY);
+        recipe_default(&a, &r);
+        double before = check_seconds();
+        assert_fails(recipe_parse(&r, "x.yaml", t.at, t.size), way[i].says);
+        assert_true(check_seconds() - before < 0.5);
+    }
+    arena_free(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_costs_are_bounded),
         cmocka_unit_test(test_defaults),  cmocka_unit_test(test_table),
         cmocka_unit_test(test_refused),   cmocka_unit_test(test_yaml),
         cmocka_unit_test(test_includes),  cmocka_unit_test(test_overrides),
