@@ -390,6 +390,29 @@ static void packer_keeps_every_capacity(void **state)
     }
 }
 
+/* A row ends when a capacity is full, not one before: tokens, patches, segments and
+ * images, each the one that binds. */
+static void rows_fill_to_the_last_place(void **state)
+{
+    (void)state;
+    static const int room[][4] = {      /* tokens, patches, segments, images */
+        {12, 80, 9, 9}, {90, 16, 9, 9}, {90, 80, 4, 9}, {90, 80, 9, 4},
+    };
+    for (int k = 0; k < COUNT(room); k++)
+        for (int count = 4; count <= 5; count++) {
+            struct arena a = arena_make("test");
+            const struct row_shape s = {room[k][0], room[k][1], room[k][2], room[k][3],
+                                        .merge = 2};
+            int64_t ticket[9];
+            struct packer *p = packer_make(&a, &s, 8);
+            for (int i = 0; i < count; i++)
+                assert_true(packer_offer(p, i, 3, 4, 1));
+            assert_int_equal(packer_take(p, true, ticket, 9), 4);
+            assert_int_equal(packer_waiting(p), count - 4);
+            arena_free(&a);
+        }
+}
+
 /* Rows much longer than the window still fill up, also when patches are scarce. */
 static void long_rows_fill_beyond_the_window(void **state)
 {
@@ -421,6 +444,7 @@ int main(void)
         cmocka_unit_test(laws_of_random_rows),
         cmocka_unit_test(packer_makes_progress_on_any_sizes),
         cmocka_unit_test(packer_keeps_every_capacity),
+        cmocka_unit_test(rows_fill_to_the_last_place),
         cmocka_unit_test(long_rows_fill_beyond_the_window),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

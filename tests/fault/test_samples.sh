@@ -131,6 +131,10 @@ skipped=$(metric "$(metrics poison)" skipped_steps | tail -n 1)
     tiny_fail "losses of skipped steps are not null, or others are"
 [ "$(grep -c "gradients are not finite, no update; samples: $tiny/data/7-odd.jpg" "$tiny/poison.log")" -eq 2 ] ||
     tiny_fail "the sample of the skipped step is not named: $(cat "$tiny/poison.log")"
+# The limit is of skips in a row: three of them, far apart, are within a limit of two.
+train_well apart "${walk[@]}" train.steps=38 model.path="$model" train.nonfinite_limit=2
+[ "$(metric "$(metrics apart)" skipped_steps | tail -n 1)" -eq 3 ] ||
+    tiny_fail "apart: $(metric "$(metrics apart)" skipped_steps | tail -n 1) steps were skipped, expected 3"
 train_well none "${walk[@]}" train.steps=7 model.path="$model" train.nonfinite_limit=1
 train zero "${walk[@]}" train.steps=26 model.path="$model" train.nonfinite_limit=0
 train_expected 5 zero $? "7-odd.jpg" "train.nonfinite_limit = 0"

@@ -169,6 +169,10 @@ works train recipes/quickstart.yaml run.folder="$tiny/runs" run.log=warn train.s
 works parity "$tiny/runs/quickstart/model" tests/model/golden/parity.safetensors --out "$tiny/mine.json"
 true_that "parity: the sum" "($(number '^loss') - $(number cross_entropy) - $(number aux_coef) * \
     $(number ' aux_loss'))^2 < 1e-10"
+for key in loss cross_entropy aux_loss; do
+    equal "parity --out: $key" "$(printf %.6g "$(number "\b$key")")" \
+        "$(printf %.6g "$(grep -oE "\"$key\": *[-0-9.e+]+" "$tiny/mine.json" | grep -oE '[-0-9.e+]+$')")"
+done
 # Nothing supervised: no loss, no gradients, nothing to compare.
 cp tests/model/golden/parity.safetensors "$tiny/unscored.safetensors"
 header=$(od -An -tu8 -N8 "$tiny/unscored.safetensors" | tr -d ' ')
@@ -264,5 +268,20 @@ for name in $commands; do
     holds "$out" "usage: vlmoe $name" "$name --help"
     holds "$out" "example: vlmoe $name" "$name --help"
 done
+
+# ---- the seed reaches weights and order; the folder's name reaches neither ----
+
+still=(train.steps=2 optim.lr=0)
+train_well seed "${still[@]}"
+train_well other "${still[@]}" run.seed=8
+cmp -s "$tiny/runs/seed/model/model.safetensors" "$tiny/runs/other/model/model.safetensors" &&
+    tiny_fail "another seed gave the same weights"
+[ "$(metric "$tiny/runs/seed/metrics.jsonl" order)" != "$(metric "$tiny/runs/other/metrics.jsonl" order)" ] ||
+    tiny_fail "another seed gave the same order"
+cp -r "$tiny/data" "$tiny/another name of the data"
+train_well moved "${still[@]}" data.sources.0.path="$tiny/another name of the data" \
+    data.sources.0.name="$tiny/data"
+same_metrics seed moved
+same_model seed moved
 
 tiny_end

@@ -60,19 +60,25 @@ moment() {
     esac
 }
 
-number=0 killed=0 torn=0
+number=0 killed=0 torn=0 kept=0
 while [ "$killed" -lt "$kills" ]; do
     name=run$number
     # shellcheck disable=SC2086
     "$vlmoe" train "$tiny/recipe.yaml" run.name="$name" "${law[@]}" \
         ${variant[RANDOM % ${#variant[@]}]} >>"$tiny/$name.log" 2>&1 &
     process=$!
-    moment "$name"
+    if [ "$killed" -eq 0 ]; then        # one kill at least finds a state to go on from
+        while kill -0 $process 2>/dev/null &&
+              ! compgen -G "$tiny/runs/$name/checkpoints/step-*" >/dev/null; do :; done
+    else
+        moment "$name"
+    fi
     kill -KILL $process 2>/dev/null
     wait $process 2>/dev/null
     code=$?
     compgen -G "$tiny/runs/$name/checkpoints/.step-*" >/dev/null && torn=$((torn + 1))
     if [ $code -eq 137 ]; then
+        compgen -G "$tiny/runs/$name/checkpoints/step-*" >/dev/null && kept=$((kept + 1))
         killed=$((killed + 1))
     elif [ $code -eq 0 ]; then      # it was done before it could be killed
         number=$((number + 1))
@@ -88,7 +94,8 @@ for ((i = 0; i <= number; i++)); do
 done
 compgen -G "$tiny/runs/run*/checkpoints/.step-*" >/dev/null &&
     tiny_fail "a torn training state was left behind"
-echo "$killed kills, $torn of them while a state was written, $((number + 1)) runs"
+[ "$kept" -ge 1 ] || tiny_fail "no kill left a state: nothing was resumed"
+echo "$killed kills, $kept left a state, $torn of them while a state was written, $((number + 1)) runs"
 
 # SIGTERM and SIGINT: the step is finished, the state saved, the next run goes on.
 for signal in TERM INT; do
