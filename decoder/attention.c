@@ -28,7 +28,8 @@ static struct tensor heads(const struct run *r, struct tensor qk, int part)
     return part == 0 ? tensor_columns(qk, 0, q) : tensor_columns(qk, q, k);
 }
 
-/* ---- qkv: in n, out qk v, weights q k v: three on disk, q and k in one value ---- */
+/* ---- qkv: in n bound, out qk v, weights q k v: three on disk, q and k in one
+ * value ---- */
 
 /* Of tp ranks that outnumber the key heads several share one: K and V weights are then
  * whole, and a rank reads the rows of its heads alone.  Their gradient is what its own
@@ -45,10 +46,20 @@ static struct tensor own_rows(const struct run *r, struct tensor w, int i,
     return i == 0 ? w : tensor_rows(w, ((const struct heads *)r->attr)->from, y.dim[1]);
 }
 
+/* The rows of q, k and v (or their gradients) that are live. */
+static void live_heads(const struct run *r, const struct tensor y[2],
+                       struct tensor out[3])
+{
+    struct tensor qk = tensor_live(y[0], r->in[1], 1);
+    out[0] = heads(r, qk, 0);
+    out[1] = heads(r, qk, 1);
+    out[2] = tensor_live(y[1], r->in[1], 1);
+}
+
 static void qkv_forward(struct run *r)
 {
-    const struct tensor y[3] = {heads(r, r->out[0], 0), heads(r, r->out[0], 1),
-                                r->out[1]};
+    struct tensor y[3];
+    live_heads(r, r->out, y);
     for (int i = 0; i < 3; i++)
         r->ops->linear(r->stream, r->in[0], own_rows(r, r->w[i], i, y[i]),
                        tensor_none(), 0, y[i]);
@@ -56,8 +67,8 @@ static void qkv_forward(struct run *r)
 
 static void qkv_backward(struct run *r)
 {
-    const struct tensor dy[3] = {heads(r, r->dout[0], 0), heads(r, r->dout[0], 1),
-                                 r->dout[1]};
+    struct tensor dy[3];
+    live_heads(r, r->dout, dy);
     float beta = r->beta[0];
     for (int i = 0; i < 3; i++) {
         r->ops->linear_back(r->stream, dy[i], own_rows(r, r->w[i], i, dy[i]), beta,
@@ -79,8 +90,8 @@ static void fade_others(struct run *r, int i, int64_t from, int64_t to)
 
 static void qkv_weight(struct run *r)
 {
-    const struct tensor dy[3] = {heads(r, r->dout[0], 0), heads(r, r->dout[0], 1),
-                                 r->dout[1]};
+    struct tensor dy[3];
+    live_heads(r, r->dout, dy);
     for (int i = 0; i < 3; i++) {
         if (!tensor_is(r->dw[i]))
             continue;
@@ -93,7 +104,7 @@ static void qkv_weight(struct run *r)
 }
 
 static const struct segment qkv = {
-    .name = "qkv", COMPUTE("attention"), .weight_in = 1,
+    .name = "qkv", COMPUTE("attention"), .no_grad_in = 2, .back_in = 2, .weight_in = 3,
     .forward = qkv_forward, .backward = qkv_backward, .weight = qkv_weight,
 };
 
@@ -189,7 +200,8 @@ int decoder_attention(const struct decoder_layer *l, int x, const struct seen *s
     int64_t T = g->value[n].dim[0];
     int qk = graph_value(g, "qk", layer, T, q + k);
     int v = graph_value(g, "v", layer, T, k);
-    graph_node(g, &qkv, layer, LIST(n), LIST(qk, v), LIST(w_q, w_k, w_v), attr, 0);
+    graph_node(g, &qkv, layer, LIST(n, graph_live_of(g, n)), LIST(qk, v),
+               LIST(w_q, w_k, w_v), attr, 0);
     int normed = graph_value(g, "qk_norm", layer, T, q + k);
     int q_r = graph_value(g, "q_r", layer, T, own.shape.heads);
     int k_r = graph_value(g, "k_r", layer, T, own.shape.groups);

@@ -229,6 +229,8 @@ void decoder_record(struct graph *g, const struct decoder_config *c,
     if (vision)
         x = place_record(g, &place, x, vision->feature, placed, feature, feature_token);
 
+    if (places_count(&row) == T && !o->answers)
+        graph_live(g, (struct live){seen.segment, T, 1});
     struct router_sums sums = {NONE, NONE, NONE, NONE,
                                o->aux_coef != 0 || o->z_coef != 0, NONE};
     int moe = 0;
@@ -248,5 +250,6 @@ void decoder_record(struct graph *g, const struct decoder_config *c,
                              feature_token);
     }
     out->overflow = sums.overflow;
+    graph_live(g, (struct live){NONE, 0, 1});
     end_record(g, c, T, x, table, &sums, o, out);
 }

@@ -10,26 +10,27 @@ static const struct segment scatter = {
     .name = "scatter", .component = "mlp", SCATTER,
 };
 
-/* ---- mlp_up: in m, out gu = gate | up, weights gate up ---- */
+/* ---- mlp_up: in m bound, out gu = gate | up, weights gate up ---- */
 
-static struct tensor half(struct tensor gu, int i)
+static struct tensor half(const struct run *r, struct tensor gu, int i)
 {
     int64_t F = gu.dim[1] / 2;
-    return tensor_columns(gu, i * F, F);
+    return tensor_live(tensor_columns(gu, i * F, F), r->in[1], 1);
 }
 
 void mlp_up_forward(struct run *r)
 {
     for (int i = 0; i < 2; i++)
         r->ops->linear(r->stream, r->in[0], r->w[i], tensor_none(), 0,
-                       half(r->out[0], i));
+                       half(r, r->out[0], i));
 }
 
 void mlp_up_backward(struct run *r)
 {
     float beta = r->beta[0];
     for (int i = 0; i < 2; i++) {
-        r->ops->linear_back(r->stream, half(r->dout[0], i), r->w[i], beta, r->din[0]);
+        r->ops->linear_back(r->stream, half(r, r->dout[0], i), r->w[i], beta,
+                            r->din[0]);
         beta = 1;
     }
 }
@@ -38,7 +39,7 @@ void mlp_up_weight(struct run *r)
 {
     for (int i = 0; i < 2; i++)
         if (tensor_is(r->dw[i]))
-            r->ops->linear_weight(r->stream, half(r->dout[0], i), r->in[0],
+            r->ops->linear_weight(r->stream, half(r, r->dout[0], i), r->in[0],
                                   r->beta_w[i], r->dw[i], tensor_none());
 }
 
@@ -66,7 +67,8 @@ int mlp_record(const struct scope *s, const struct mlp *kind, int64_t F, int m)
     m = gather_record(g, kind->gather, m);
     int64_t T = g->value[m].dim[0], own = g->param[w_up].rows[0];
     int gu = graph_value(g, kind->gu, layer, T, 2 * own);
-    graph_node(g, kind->up, layer, LIST(m), LIST(gu), LIST(w_gate, w_up), NULL, 0);
+    graph_node(g, kind->up, layer, LIST(m, graph_live_of(g, m)), LIST(gu),
+               LIST(w_gate, w_up), NULL, 0);
     int hidden = swiglu_record(g, kind->act, kind->hidden, gu);
     return linear_scatter_record(g, kind->down, kind->scatter, NULL, kind->out, hidden,
                                  w_down, NONE);

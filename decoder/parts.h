@@ -49,8 +49,8 @@ struct mlp {
     const char *gu, *hidden, *out;
 };
 #define MLP_UP                                                                         \
-    .weight_in = 1, .forward = mlp_up_forward, .backward = mlp_up_backward,            \
-    .weight = mlp_up_weight
+    .no_grad_in = 2, .back_in = 2, .weight_in = 3, .forward = mlp_up_forward,          \
+    .backward = mlp_up_backward, .weight = mlp_up_weight
 void mlp_up_forward(struct run *r);
 void mlp_up_backward(struct run *r);
 void mlp_up_weight(struct run *r);

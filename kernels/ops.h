@@ -50,6 +50,10 @@ struct ops {
 
     /* ---- products; every one accumulates in f32 ---- */
 
+    /* Where y or dy says how many rows are live (tensor_live), linear's three leave the
+     * others out: x and dy are not read there, y and dx are what an empty sum gives,
+     * bias or no. */
+
     /* y = beta y + x w' (+ b)     x* [T,D]  w [N,D]  y* [T,N]  b [N] or none; with b,
      * beta is 0 */
     void (*linear)(struct stream *s, struct tensor x, struct tensor w, struct tensor b,

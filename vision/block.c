@@ -22,7 +22,7 @@ static const struct segment norm = {
     .name = "norm", COMPUTE("vision"), LAYERNORM,
 };
 
-/* ---- qkv: in n, out qk v; one weight q | k | v of equally many rows, and its
+/* ---- qkv: in n bound, out qk v; one weight q | k | v of equally many rows, and its
  * bias ---- */
 
 static struct tensor slice(struct tensor w, bool v)
@@ -37,14 +37,15 @@ static void qkv_forward(struct run *r)
 {
     for (int v = 0; v < 2; v++)
         r->ops->linear(r->stream, r->in[0], slice(r->w[0], v), slice(r->w[1], v), 0,
-                       r->out[v]);
+                       tensor_live(r->out[v], r->in[1], 1));
 }
 
 static void qkv_backward(struct run *r)
 {
     float beta = r->beta[0];
     for (int v = 0; v < 2; v++) {
-        r->ops->linear_back(r->stream, r->dout[v], slice(r->w[0], v), beta, r->din[0]);
+        r->ops->linear_back(r->stream, tensor_live(r->dout[v], r->in[1], 1),
+                            slice(r->w[0], v), beta, r->din[0]);
         beta = 1;
     }
 }
@@ -53,12 +54,12 @@ static void qkv_weight(struct run *r)
 {
     REQUIRE(r->beta_w[0] == r->beta_w[1]);      /* one unit, written together */
     for (int v = 0; v < 2; v++)
-        r->ops->linear_weight(r->stream, r->dout[v], r->in[0], r->beta_w[0],
-                              slice(r->dw[0], v), slice(r->dw[1], v));
+        r->ops->linear_weight(r->stream, tensor_live(r->dout[v], r->in[1], 1), r->in[0],
+                              r->beta_w[0], slice(r->dw[0], v), slice(r->dw[1], v));
 }
 
 static const struct segment qkv = {
-    .name = "qkv", COMPUTE("vision"), .weight_in = 1,
+    .name = "qkv", COMPUTE("vision"), .no_grad_in = 2, .back_in = 2, .weight_in = 3,
     .forward = qkv_forward, .backward = qkv_backward, .weight = qkv_weight,
 };
 
@@ -122,7 +123,8 @@ int vision_block(struct graph *g, const struct vision_config *c, int index, int 
     int64_t P = g->value[n].dim[0], own = g->param[w_proj].rows[1];
     int qk = graph_value(g, "qk", layer, P, 2 * own);
     int v = graph_value(g, "v", layer, P, own);
-    graph_node(g, &qkv, layer, LIST(n), LIST(qk, v), LIST(w_qkv, b_qkv), NULL, 0);
+    graph_node(g, &qkv, layer, LIST(n, graph_live_of(g, n)), LIST(qk, v),
+               LIST(w_qkv, b_qkv), NULL, 0);
     int turned = rope_record(g, &rope, "qk_rope", qk, t);
     int o = attention_record(g, &core_attn, turned, v, image, &(struct attention){
         .heads = heads, .groups = heads, .head_width = c->width / c->heads,

@@ -55,6 +55,12 @@ int vision_merger(struct graph *g, const struct vision_config *c, int tap, int x
     int w_down = param_matrix(&d, "linear_fc2.weight", c->out, joined, 1);
     int b_down = param_vector(&s, "linear_fc2.bias", c->out, INITIAL_ZERO);
 
+    struct live live = g->live;
+    if (live.bound != NONE) {           /* its rows, joined */
+        live.per = (int64_t)c->merge * c->merge;
+        live.rows /= live.per;
+    }
+    struct live patches = graph_live(g, live);
     int n = layernorm_record(g, &merge_norm, "n", x, joined, w_norm, b_norm, c->eps);
     n = gather_record(g, &gather, n);
     int up = linear_record(g, &merge_up, "up", n, w_up, b_up);
@@ -63,6 +69,7 @@ int vision_merger(struct graph *g, const struct vision_config *c, int tap, int x
                                         tap < 0 ? "merged" : "tap", hidden, w_down,
                                         b_down);
     graph_keep(g, feature);
+    graph_live(g, patches);
     g->tower = before;
     return feature;
 }

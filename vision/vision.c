@@ -16,24 +16,25 @@ static struct tensor own_rows(const struct run *r, struct tensor whole, int64_t 
     return tensor_rows(whole, ((const struct first *)r->attr)->from, count);
 }
 
-/* ---- patch embedding: a product, as patches do not overlap.  In pixels, out x ---- */
+/* ---- patch embedding: a product, as patches do not overlap.  In pixels bound, out
+ * x ---- */
 
 static void patch_forward(struct run *r)
 {
     r->ops->linear(r->stream, own_rows(r, r->in[0], r->out[0].dim[0]), r->w[0], r->w[1],
-                   0, r->out[0]);
+                   0, tensor_live(r->out[0], r->in[1], 1));
 }
 
 static void patch_weight(struct run *r)
 {
     REQUIRE(r->beta_w[0] == r->beta_w[1]);      /* one unit, written together */
-    r->ops->linear_weight(r->stream, r->dout[0],
+    r->ops->linear_weight(r->stream, tensor_live(r->dout[0], r->in[1], 1),
                           own_rows(r, r->in[0], r->dout[0].dim[0]), r->beta_w[0],
                           r->dw[0], r->dw[1]);
 }
 
 static const struct segment patch_embed = {
-    .name = "patch_embed", COMPUTE("vision"), .no_grad_in = 1, .weight_in = 1,
+    .name = "patch_embed", COMPUTE("vision"), .no_grad_in = 3, .weight_in = 3,
     .forward = patch_forward, .weight = patch_weight,
 };
 
@@ -87,8 +88,8 @@ static int embed_record(struct graph *g, const struct vision_config *c, int pixe
     struct first given = {g->value[pixels].dim[0] == P ? 0 : own.from};
     const void *attr = graph_attr(g, &own, sizeof own);
     int x = graph_value(g, "patches", layer, P, D);
-    graph_node(g, &patch_embed, layer, LIST(pixels), LIST(x), LIST(w, b),
-               graph_attr(g, &given, sizeof given), 0);
+    graph_node(g, &patch_embed, layer, LIST(pixels, graph_live_of(g, x)), LIST(x),
+               LIST(w, b), graph_attr(g, &given, sizeof given), 0);
     int y = graph_value(g, "x", layer, P, D);
     graph_keep(g, y);
     graph_node(g, &position, layer, LIST(x, patch), LIST(y), LIST(table), attr, 0);
@@ -127,6 +128,7 @@ void vision_record(struct graph *g, const struct vision_config *c,
     }
     const struct feature_lists *ways = out->placed ? &lists : NULL;
 
+    graph_live(g, (struct live){image, room, 1});
     struct rotary t = rope_table_record(g, &rope_table, patch, &(struct rope_shape){
         .theta = c->theta, .heads_width = c->width / c->heads, .axial = true,
     });
@@ -139,5 +141,6 @@ void vision_record(struct graph *g, const struct vision_config *c,
         }
     }
     out->feature = features_record(g, c, -1, x, ways);
+    graph_live(g, (struct live){NONE, 0, 1});
     g->tower = "decoder";
 }

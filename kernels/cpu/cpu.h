@@ -30,6 +30,12 @@ static inline int32_t *row_i32(struct tensor t, int64_t i)
     return (int32_t *)t.data + i * t.stride[0];
 }
 
+/* Rows that are no padding. */
+static inline int64_t live_of(struct tensor t)
+{
+    return t.live ? MIN(t.dim[0], *t.live / t.per) : t.dim[0];
+}
+
 /* The value of a [1,1] tensor; `otherwise` when it is absent. */
 static inline float scalar(struct tensor t, float otherwise)
 {

@@ -127,15 +127,25 @@ static void linear_block(void *arg, int64_t i)
                 p->c.stride[0]);
 }
 
+/* Padding past `live` rows of t: an empty sum. */
+static void fade_padding(struct stream *s, float beta, struct tensor t, int64_t live)
+{
+    struct tensor rest = tensor_rows(t, live, t.dim[0] - live);
+    if (rest.dim[0] > 0 && beta != 1)
+        cpu_axpby(s, 0, rest, beta, rest);
+}
+
 void cpu_linear(struct stream *s, struct tensor x, struct tensor w, struct tensor b,
                 float beta, struct tensor y)
 {
-    struct linear p = {x, w, b, y, beta, cut_make(y.dim[0], y.dim[1])};
-    if (y.dim[0] <= CPU_FEW) {          /* columns are all there is to share out */
+    int64_t live = live_of(y);
+    struct linear p = {x, w, b, y, beta, cut_make(live, y.dim[1])};
+    if (live <= CPU_FEW) {              /* columns are all there is to share out */
         p.cut.n_block = N_FEW;
         p.cut.n_blocks = blocks_of(y.dim[1], N_FEW);
     }
     team_for(s->team, p.cut.m_blocks * p.cut.n_blocks, linear_block, &p);
+    fade_padding(s, beta, y, live);
 }
 
 static void linear_back_block(void *arg, int64_t i)
@@ -150,8 +160,10 @@ static void linear_back_block(void *arg, int64_t i)
 void cpu_linear_back(struct stream *s, struct tensor dy, struct tensor w, float beta,
                      struct tensor dx)
 {
-    struct linear p = {dy, w, tensor_none(), dx, beta, cut_make(dx.dim[0], dx.dim[1])};
+    int64_t live = live_of(dy);
+    struct linear p = {dy, w, tensor_none(), dx, beta, cut_make(live, dx.dim[1])};
     team_for(s->team, p.cut.m_blocks * p.cut.n_blocks, linear_back_block, &p);
+    fade_padding(s, beta, dx, live);
 }
 
 /* db = beta db + sum over rows of dy, columns [from, from + width): sums of 64 rows are
@@ -160,9 +172,10 @@ static void bias_sum(struct tensor dy, int64_t from, int64_t width, float beta,
                      float *db)
 {
     float total[M_MOST] = {0};
-    for (int64_t t = 0; t < dy.dim[0]; t += 64) {
+    int64_t live = live_of(dy);
+    for (int64_t t = 0; t < live; t += 64) {
         float part[M_MOST] = {0};
-        for (int64_t i = t; i < MIN(t + 64, dy.dim[0]); i++) {
+        for (int64_t i = t; i < MIN(t + 64, live); i++) {
             const float *y = row(dy, i) + from;
             for (int64_t c = 0; c < width; c++)
                 part[c] += y[c];
@@ -181,7 +194,7 @@ static void linear_weight_block(void *arg, int64_t i)
     if (tensor_is(p->bias) && at.n == 0)
         bias_sum(p->a, at.m, at.rows, p->beta, p->bias.data);
     if (tensor_is(p->c))
-        cpu_product(true, false, at.rows, at.columns, p->a.dim[0], 1,
+        cpu_product(true, false, at.rows, at.columns, live_of(p->a), 1,
                     row(p->a, 0) + at.m, p->a.stride[0], row(p->b, 0) + at.n,
                     p->b.stride[0], p->beta, row(p->c, at.m) + at.n, p->c.stride[0]);
 }

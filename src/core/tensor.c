@@ -72,7 +72,9 @@ struct tensor tensor_columns(struct tensor t, int64_t from, int64_t count)
 struct tensor tensor_rows(struct tensor t, int64_t from, int64_t count)
 {
     REQUIRE(t.ndim > 0);
-    return narrow(t, 0, from, count);
+    t = narrow(t, 0, from, count);
+    t.live = NULL;
+    return t;
 }
 
 struct tensor tensor_reshape(struct tensor t, int ndim, const int64_t *dim)
@@ -87,6 +89,18 @@ struct tensor tensor_reshape(struct tensor t, int ndim, const int64_t *dim)
 struct tensor tensor_as_2d(struct tensor t, int64_t rows, int64_t cols)
 {
     return tensor_reshape(t, 2, (int64_t[]){rows, cols});
+}
+
+struct tensor tensor_live(struct tensor t, struct tensor bound, int64_t per)
+{
+    REQUIRE(per > 0);
+    t.live = NULL;
+    t.per = per;
+    if (bound.data) {
+        REQUIRE(bound.dtype == DTYPE_I32 && bound.ndim == 1 && bound.dim[0] > 0);
+        t.live = (const int32_t *)bound.data + bound.dim[0] - 1;
+    }
+    return t;
 }
 
 const char *tensor_text(struct tensor t)

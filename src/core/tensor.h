@@ -15,6 +15,9 @@ struct tensor {
     bool room;                          /* rows are room for what data sends: how many
                                          * of them move is no business of a shape */
     int64_t dim[4], stride[4];
+    const int32_t *live;                /* device memory, or NULL: rows at and past
+                                         * *live / per are padding */
+    int64_t per;
 };
 
 static inline struct tensor tensor_none(void)
@@ -42,6 +45,10 @@ struct tensor tensor_rows(struct tensor t, int64_t from, int64_t count);
 struct tensor tensor_reshape(struct tensor t, int ndim, const int64_t *dim);
 /* A dense [T, D] seen as [rows, cols] with the same count. */
 struct tensor tensor_as_2d(struct tensor t, int64_t rows, int64_t cols);
+/* The same, of whose rows as many are live as the last element of `bound` counts (i32
+ * list; absent: all), `per` of what is counted to a row.  Views of columns keep that,
+ * of rows and of other dimensions do not. */
+struct tensor tensor_live(struct tensor t, struct tensor bound, int64_t per);
 /* "f32[128,64]" in one of a few per-thread buffers, for messages. */
 const char *tensor_text(struct tensor t);
 

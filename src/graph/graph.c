@@ -18,7 +18,7 @@ enum { PARAM_ALIGN = 16 };              /* elements: 64 bytes of f32 */
 
 struct graph graph_make(struct arena *a)
 {
-    return (struct graph){.arena = a, .tower = "decoder"};
+    return (struct graph){.arena = a, .tower = "decoder", .live = {NONE, 0, 1}};
 }
 
 int graph_layer(struct graph *g)
@@ -82,6 +82,18 @@ int graph_find(const struct graph *g, const char *name)
         if (g->value[v].node < 0 && strcmp(g->value[v].name, name) == 0)
             return v;
     return -1;
+}
+
+struct live graph_live(struct graph *g, struct live live)
+{
+    struct live before = g->live;
+    g->live = live;
+    return before;
+}
+
+int graph_live_of(const struct graph *g, int x)
+{
+    return g->value[x].dim[0] == g->live.rows ? g->live.bound : NONE;
 }
 
 void graph_keep(struct graph *g, int value)

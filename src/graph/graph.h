@@ -132,6 +132,13 @@ struct param {
     bool trainable;
 };
 
+/* Of values of `rows` rows, the last element of `bound` (an i32 list) counts the live
+ * ones, `per` of what is counted to a row; the others are padding. */
+struct live {
+    int bound;
+    int64_t rows, per;
+};
+
 struct graph {
     struct arena *arena;
     int64_t nvalue, nnode, nparam, nunit;
@@ -144,6 +151,7 @@ struct graph {
     const struct mesh *mesh; /* the ranks and this one's number; NULL: alone */
     int rank;
     const char *tower;                  /* given to what is recorded next */
+    struct live live;                   /* likewise; see graph_live */
 };
 
 struct graph graph_make(struct arena *a);
@@ -163,6 +171,11 @@ int graph_input(struct graph *g, const char *name, enum dtype dtype, int ndim,
 int graph_find(const struct graph *g, const char *name);        /* an input; -1 none */
 /* Rows that this rank's experts have room for; 0: there are none. */
 int64_t graph_experts_room(const struct graph *g);
+/* What segments recorded next may leave out (bound NONE: nothing); returns what was
+ * said before. */
+struct live graph_live(struct graph *g, struct live live);
+/* The list that counts the live rows of a value like x; NONE where nothing does. */
+int graph_live_of(const struct graph *g, int x);
 void graph_keep(struct graph *g, int value);
 /* The value is memory of the run: its node finds in it what the step before left and
  * changes some of it, so it is made for the next step as much as for this one's

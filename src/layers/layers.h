@@ -46,11 +46,12 @@ int param_vector_blocks(const struct scope *s, const char *name, int blocks, int
  * ranks (other ranks hold a piece than hold a norm), else the same. */
 struct scope scope_divided(const struct scope *s);
 
-/* ---- linear: y = x w' (+ b)     x [T,D]  w [N,D]  b [N] or NONE ---- */
+/* ---- linear: y = x w' (+ b)     x [T,D]  w [N,D]  b [N] or NONE; over live rows where
+ * the graph says which are (graph_live): in x bound, out y ---- */
 
 #define LINEAR                                                                         \
     .forward = linear_forward, .backward = linear_backward, .weight = linear_weight,   \
-    .weight_in = 1
+    .no_grad_in = 2, .back_in = 2, .weight_in = 3
 void linear_forward(struct run *r);
 void linear_backward(struct run *r);
 void linear_weight(struct run *r);

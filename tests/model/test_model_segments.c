@@ -233,6 +233,19 @@ static void check_node(struct mini *m, const struct node *n)
     same_where_wished(n, &all, &weights, none);
 }
 
+/* Products leave padding zero, where a norm bends too sharply for differences; what it
+ * holds must not matter. */
+static void fill_padding(struct mini *m, const struct node *n)
+{
+    struct tensor x = m->value[n->in[0]];
+    if (strcmp(n->kind->name, "qk_norm") != 0)
+        return;
+    for (int64_t i = CASE_LIVE * x.dim[1]; i < tensor_count(x); i++)
+        ((float *)x.data)[i] = (float)mini_u(77, (uint64_t)i);
+    struct run r = mini_forward_run(m, n);
+    n->kind->forward(&r);
+}
+
 static void test_every_segment(void **state)
 {
     (void)state;
@@ -246,6 +259,7 @@ static void test_every_segment(void **state)
         if (!has_gradient(&m, n))
             continue;
         struct arena_mark mark = arena_mark(&a);
+        fill_padding(&m, n);
         check_node(&m, n);
         arena_reset(&a, mark);
         checked++;

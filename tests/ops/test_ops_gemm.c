@@ -168,6 +168,80 @@ static void grouped_blocks_meet(void **state)
     assert_near(y, law_output(&l), 1e-6);
 }
 
+static void assert_bits(struct tensor got, struct tensor want)
+{
+    for (int64_t i = 0; i < tensor_count(want); i++)
+        if (memcmp(at(got, i), at(want, i), sizeof(float)) != 0)
+            fail_msg("element %lld is %.9g, not %.9g", (long long)i,
+                     (double)*at(got, i), (double)*at(want, i));
+}
+
+static void assert_all(struct tensor t, float want)
+{
+    for (int64_t i = 0; i < tensor_count(t); i++)
+        assert_true(*at(t, i) == want);
+}
+
+/* `live` rows of room for T give bit for bit what they give without room, nothing is
+ * read past them, and the room holds empty sums. */
+static void padded_case(int64_t T, int64_t D, int64_t N, int32_t live, int64_t per)
+{
+    struct tensor count = list(3, (int32_t[]){0, 1, (int32_t)(live * per + per / 2)});
+    struct tensor x = slice(T, D), w = floats(N, D), b = vector(N), y = slice(T, N);
+    struct tensor dy = slice(T, N), dx = slice(T, D), dw = floats(N, D), db = vector(N);
+    struct tensor y1 = floats(live, N), dx1 = floats(live, D), dw1 = floats(N, D),
+                  db1 = vector(N), none = tensor_none();
+    struct tensor x1 = tensor_rows(x, 0, live), dy1 = tensor_rows(dy, 0, live);
+    struct tensor y_room = tensor_rows(y, live, T - live),
+                  dx_room = tensor_rows(dx, live, T - live);
+    fill(x, 1);
+    fill(dy, 1);
+    fill(w, 0.5);
+    fill(b, 1);
+    for (int64_t i = live * D; i < T * D; i++)
+        *at(x, i) = NAN;
+    for (int64_t i = live * N; i < T * N; i++)
+        *at(dy, i) = NAN;
+    for (int biased = 0; biased < 2; biased++) {
+        fill_nan(y);
+        fill_nan(y1);
+        cpu->linear(&stream, x, w, biased ? b : none, 0, tensor_live(y, count, per));
+        cpu->linear(&stream, x1, w, biased ? b : none, 0, y1);
+        assert_bits(tensor_rows(y, 0, live), y1);
+        assert_all(y_room, 0);
+    }
+    fill_nan(dx);
+    fill_nan(dx1);
+    cpu->linear_back(&stream, tensor_live(dy, count, per), w, 0, dx);
+    cpu->linear_back(&stream, dy1, w, 0, dx1);
+    assert_bits(tensor_rows(dx, 0, live), dx1);
+    assert_all(dx_room, 0);
+    for (int64_t i = live * D; i < T * D; i++)
+        *at(dx, i) = 2;
+    cpu->linear_back(&stream, tensor_live(dy, count, per), w, 1, dx);
+    assert_all(dx_room, 2);
+    cpu->linear_back(&stream, tensor_live(dy, count, per), w, 0.5f, dx);
+    assert_all(dx_room, 1);
+    fill_nan(dw);
+    fill_nan(dw1);
+    fill_nan(db);
+    cpu->linear_weight(&stream, tensor_live(dy, count, per), x, 0, dw, db);
+    cpu->linear_weight(&stream, dy1, x1, 0, dw1, db1);
+    assert_bits(dw, dw1);
+    assert_bits(db, db1);
+}
+
+static void padding_is_left_out(void **state)
+{
+    (void)state;
+    padded_case(12, 5, 7, 5, 1);
+    padded_case(12, 5, 7, 0, 1);        /* nothing but room */
+    padded_case(12, 5, 7, 12, 1);
+    padded_case(12, 5, 7, 5, 4);        /* rows that join four, the last in part */
+    padded_case(700, 40, 30, 300, 1);
+    padded_case(700, 30, 900, 513, 1);
+}
+
 /* A library that does not know this processor's model falls back to SSE3 code. */
 static void the_library_uses_the_processor(void **state)
 {
@@ -192,6 +266,7 @@ int main(void)
         cmocka_unit_test(linear_blocks_meet),
         cmocka_unit_test(grouped_follows_its_law),
         cmocka_unit_test(grouped_blocks_meet),
+        cmocka_unit_test(padding_is_left_out),
         cmocka_unit_test(the_library_uses_the_processor),
     };
     return cmocka_run_group_tests(tests, test_begin, test_end);
