@@ -92,6 +92,19 @@ header=$(od -An -tu8 -N8 "$tiny/i.safetensors" | tr -d ' ')
 equal "data image --out: bytes" "$(wc -c <"$tiny/i.safetensors")" \
     $((8 + header + 4 * (320 + 256) * 3 * 2 * 16 * 16 + 8 * 2 * 3))
 
+# Clear pixels are white unless told otherwise, here and in training; 16 bits are said once.
+for alpha in white drop; do
+    works data image tests/data/image/rgba8.png --alpha $alpha --out "$tiny/$alpha.safetensors"
+    train_well "$alpha" train.steps=1 data.alpha=$alpha checkpoint.export=false
+done
+works data image tests/data/image/rgba8.png --out "$tiny/unsaid.safetensors"
+cmp -s "$tiny/white.safetensors" "$tiny/unsaid.safetensors" || tiny_fail "alpha is not white unsaid"
+cmp -s "$tiny/white.safetensors" "$tiny/drop.safetensors" && tiny_fail "alpha drop is white"
+[ "$(metric "$tiny/runs/white/metrics.jsonl" loss)" != \
+    "$(metric "$tiny/runs/drop/metrics.jsonl" loss)" ] || tiny_fail "data.alpha trains the same"
+works data image tests/data/image/{grey16,rgb16,grey_alpha16}.png
+equal "16-bit reduced, lines" "$(grep -c '16-bit reduced' "$tiny/error")" 1
+
 # ---- plan: its bytes are the run's, its parameters the exported model's ----
 
 works plan "$tiny/recipe.yaml"
