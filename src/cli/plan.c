@@ -33,7 +33,7 @@ static bool run(struct arena *arena, int argc, char **argv)
         {"world", &world, NULL, NULL}, {"ranks", &ranks, NULL, NULL},
         {"rank", NULL, &o.rank, NULL},
         {"hardware", &o.hardware, NULL, NULL}, {"explain", NULL, NULL, &o.explain},
-        {"search", NULL, NULL, &search},
+        {"search", NULL, NULL, &search}, {"json", NULL, NULL, &o.json},
     };
     if (!arguments_read(&a, argc, argv, option, COUNT(option), 1, 1))
         return false;
@@ -60,7 +60,7 @@ static bool run(struct arena *arena, int argc, char **argv)
 
 const struct command command_plan = {
     "plan",
-    "RECIPE [--ranks N] [--rank R] [--hardware NAME] [--explain] [--search] "
+    "RECIPE [--ranks N] [--rank R] [--hardware NAME] [--explain] [--search] [--json] "
     "[section.key=value ...]",
     "layout, memory, traffic and predicted time of a step; needs no data, no GPU",
     "Prints the layout, the memory a rank needs by kind and component, messages by\n"
@@ -70,6 +70,7 @@ const struct command command_plan = {
     "  --rank R         show this rank (default: the one that needs most memory)\n"
     "  --hardware NAME  h100, h200, b200, gb200, cpu, or a file; recipes/hardware\n"
     "  --explain        list every step with its lane and waits\n"
+    "  --json           one JSON object instead of text\n"
     "  --search         try layouts, recompute and row sizes; say which is fastest\n"
     "                   and why the others lose, with --explain of each; Ctrl-C\n"
     "                   ends it with the best so far (exit code 0)\n\n"

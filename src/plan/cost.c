@@ -5,14 +5,25 @@
 
 #include <stdlib.h>
 
+static double pairs_of(const struct workload *load, const struct node *n)
+{
+    return strcmp(n->tower, "vision") == 0 ? load->vision_attention : load->attention;
+}
+
+double workload_flops(const struct workload *load, const struct node *n,
+                      const struct work *w)
+{
+    return w->flops - w->grouped * (1 - load->routed) -
+           w->attention * (1 - pairs_of(load, n));
+}
+
 static double products(const struct step *s, const struct node *n, const struct work *w,
                        const struct hardware *h, const struct workload *load)
 {
-    bool back = s->kind != STEP_FORWARD, vision = strcmp(n->tower, "vision") == 0;
-    double pairs = vision ? load->vision_attention : load->attention;
+    double attention = s->kind == STEP_FORWARD ? h->attention : h->attention_back;
     return ((w->flops - w->grouped - w->attention) / h->products +
             w->grouped * load->routed / h->grouped +
-            w->attention * pairs / (back ? h->attention_back : h->attention)) /
+            w->attention * pairs_of(load, n) / attention) /
            h->peak;
 }
 

@@ -22,6 +22,9 @@ struct workload {
     double routed;                      /* share of the rows of experts */
 };
 
+/* FLOPs of a step of a node for such a batch. */
+double workload_flops(const struct workload *load, const struct node *n,
+                      const struct work *w);
 /* Seconds of every step by itself: cost[nstep], from work[nstep] (plan_work); of them
  * talk[nstep] is spent on messages. */
 void plan_cost(const struct plan *p, const struct work *work, const struct hardware *h,

@@ -226,6 +226,8 @@ bool outlook_open(struct outlook *o, const struct recipe *r,
     struct typical x = typical_of(r, m);
     struct flops_count n = counts_of(&x, m);
     o->tokens = x.tokens * (double)r->batch_rows;
+    if (graph_experts_room(&m->graph) > 0)
+        o->rows = experts_rows(m, &o->crew.mesh) * l->ep / m->config.decoder.experts;
     o->flops = model_flops(&m->config, &n, m->frozen) * (double)r->batch_rows;
     return o->stages < l->pp || time_all(o);
 }
@@ -269,7 +271,10 @@ bool outlook(const struct recipe *r, const struct outlook_options *options,
         return false;
     bool ok = outlook_open(&o, r, options);
     if (ok) {
-        outlook_print(&o, options, t);
+        if (options->json)
+            outlook_json(&o, t);
+        else
+            outlook_print(&o, options, t);
         for (int i = 0; i < o.stages && options->explain; i++)
             if (!plan_check(o.stage[i].session.plan))
                 BUG("%s", fail_message());

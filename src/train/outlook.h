@@ -11,6 +11,7 @@
 struct outlook_options {
     int64_t rank;               /* to show in detail; -1: the one that needs most */
     const char *hardware;       /* hardware table; NULL: the recipe's plan.hardware */
+    bool json;                  /* for programs: outlook_json.c */
     bool explain;               /* list every step of the rank; of a search every
                                  * candidate */
     bool fitting;               /* stop at the first stage that does not fit: what
@@ -51,7 +52,21 @@ struct outlook {
                                  * for other stages */
     double tokens;              /* useful tokens of a step, all ranks */
     double flops;               /* the model's, of a step, all ranks */
+    double rows;                /* of an expert in a microbatch, all chosen equally
+                                 * often; 0 without experts */
 };
+
+/* What a stage's rank does for one component (or "state": weights and gradients on
+ * their way, "stages": what crosses between them, "copies", "sums"), a step. */
+struct outlook_part {
+    const char *name;
+    double flops;               /* of a typical batch, what runs again too */
+    double compute, talk;       /* seconds, of each by itself */
+    double inside, across;      /* bytes to the rank */
+};
+/* In `a`; returns how many. */
+int64_t outlook_parts(const struct outlook *o, const struct outlook_stage *s,
+                      struct arena *a, struct outlook_part **out);
 
 /* Plans the recipe.  Fails (FAULT_USAGE) where the layout is not legal.  Close it
  * whatever this returned. */
@@ -64,6 +79,8 @@ int outlook_straddlers(const struct mesh *m, int span);
 /* All of it as text (outlook_text.c). */
 void outlook_print(const struct outlook *o, const struct outlook_options *options,
                    struct text *t);
+/* The same for programs. */
+void outlook_json(const struct outlook *o, struct text *t);
 
 /* Open, print, close.  Fails (FAULT_MEMORY) after the text where it does not fit,
  * naming what to change. */

@@ -70,7 +70,7 @@ static bool refused(struct search *x, struct candidate *c)
     return false;
 }
 
-static bool last(enum division d)
+bool division_last(enum division d)
 {
     return d == DIVIDE_GRADIENTS_LAST || d == DIVIDE_PARAMETERS_LAST;
 }
@@ -94,7 +94,7 @@ static bool recipe_make(struct search *x, struct candidate *c)
     to->parallel_delay_weights = c->delay;
     to->parallel_weave = c->weave;
     to->parallel_shard = division_name[c->division];
-    to->parallel_reduce = last(c->division) ? "last" : "each";
+    to->parallel_reduce = division_last(c->division) ? "last" : "each";
     to->moe_dispatcher = c->allgather ? "allgather" : "alltoall";
     to->parallel_stages = "";
     to->batch_tokens = c->tokens;

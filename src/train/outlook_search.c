@@ -508,7 +508,7 @@ bool outlook_search(const struct recipe *r, const struct outlook_options *option
     struct search x;
     bool ok = search_run(&x, &a, r, options);
     if (ok) {
-        search_print(&x, t);
+        (options->json ? search_json : search_print)(&x, t);
         ok = x.best || search_stopped(&x) || none_found(&x);
     }
     arena_free(&a);

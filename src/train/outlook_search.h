@@ -13,6 +13,7 @@ enum division {
     DIVIDE_PARAMETERS, DIVIDE_PARAMETERS_LAST, DIVISIONS
 };
 extern const char *const division_name[DIVISIONS];
+bool division_last(enum division d);    /* gradients are summed after the last row */
 
 enum fate {                             /* of a candidate */
     FATE_FITS,                          /* its speed is known, or told: `whole` */
@@ -70,6 +71,11 @@ int64_t search_fitting(const struct search *x, struct arena *a,
                        struct candidate ***out);
 /* The fastest a line each, the others by why they lost (outlook_search_text.c). */
 void search_print(const struct search *x, struct text *t);
+/* The same for programs (outlook_json.c). */
+void search_json(const struct search *x, struct text *t);
+/* What a candidate has otherwise than the recipe, as overrides, in `a`; how many. */
+int search_take(const struct search *x, const struct candidate *c, struct arena *a,
+                char ***overrides);
 
 /* ---- one candidate: outlook_candidate.c ---- */
 

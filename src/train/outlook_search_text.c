@@ -33,9 +33,8 @@ static const char *number(struct arena *a, int digits, double value, bool known)
 
 static const char *division_text(struct arena *a, const struct candidate *c)
 {
-    bool last = c->division == DIVIDE_GRADIENTS_LAST ||
-                c->division == DIVIDE_PARAMETERS_LAST;
-    return arena_text(a, "%s%s", division_name[c->division], last ? " last" : "");
+    return arena_text(a, "%s%s", division_name[c->division],
+                      division_last(c->division) ? " last" : "");
 }
 
 static double slower(const struct search *x, const struct candidate *c)
@@ -142,29 +141,37 @@ static void groups_print(const struct search *x, const struct candidate *const *
         group_print(&group[k], (double)x->have / GIB, t);
 }
 
-static void winner_print(const struct search *x, const struct candidate *c,
-                         struct text *t)
+int search_take(const struct search *x, const struct candidate *c, struct arena *a,
+                char ***overrides)
 {
     static const char *const key[] = {
         "parallel.pp", "parallel.dp", "parallel.cp", "parallel.cp_ring", "parallel.tp",
         "parallel.ep", "parallel.etp", "parallel.replicate", "parallel.chunks",
         "parallel.zero_bubble", "parallel.stages", "parallel.shard", "parallel.reduce",
         "parallel.prefetch", "parallel.keep_weights", "parallel.delay_weights",
-        "parallel.weave", "moe.dispatcher",
-        "moe.capacity", "moe.overlap_shared", "batch.tokens",
-        "batch.patches", "batch.samples", "batch.images", "batch.rows",
+        "parallel.weave", "moe.dispatcher", "moe.capacity", "moe.overlap_shared",
+        "batch.tokens", "batch.patches", "batch.samples", "batch.images", "batch.rows",
         "memory.recompute", "memory.slack",
     };
-    bool same = true;
-    text_add(t, "take:");
+    int n = 0;
+    *overrides = NEW(a, char *, COUNT(key));
     for (int i = 0; i < COUNT(key); i++) {
-        const char *to = recipe_get(&c->recipe, x->arena, key[i]);
-        if (strcmp(recipe_get(x->recipe, x->arena, key[i]), to) == 0)
-            continue;
-        text_add(t, strpbrk(to, " *") ? " \"%s=%s\"" : " %s=%s", key[i], to);
-        same = false;
+        const char *to = recipe_get(&c->recipe, a, key[i]);
+        if (strcmp(recipe_get(x->recipe, a, key[i]), to) != 0)
+            (*overrides)[n++] = arena_text(a, "%s=%s", key[i], to);
     }
-    text_add(t, same ? " the recipe as it is\n" : "\n");
+    return n;
+}
+
+static void winner_print(const struct search *x, const struct candidate *c,
+                         struct text *t)
+{
+    char **word;
+    int n = search_take(x, c, x->arena, &word);
+    text_add(t, "take:");
+    for (int i = 0; i < n; i++)
+        text_add(t, strpbrk(word[i], " *") ? " \"%s\"" : " %s", word[i]);
+    text_add(t, n == 0 ? " the recipe as it is\n" : "\n");
 }
 
 void search_print(const struct search *x, struct text *t)

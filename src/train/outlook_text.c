@@ -215,6 +215,43 @@ static void files_print(const struct outlook *o, const struct outlook_stage *s,
 
 /* ---- time ---- */
 
+/* Of the rank with typical rows, each part by itself: what hides is not taken off. */
+static void parts_print(const struct outlook *o, const struct outlook_stage *s,
+                        struct text *t)
+{
+    struct outlook_part *part;
+    int64_t n = outlook_parts(o, s, t->arena, &part);
+    text_add(t, "\ntime of rank %d by itself, a step\n%-12s%12s%12s%12s%12s\n",
+             s->rank.rank, "part", "TFLOP", "compute ms", "% of peak", "messages ms");
+    for (int64_t i = 0; i < n; i++) {
+        double share = part[i].compute > 0
+                           ? part[i].flops / part[i].compute / o->hardware.peak
+                           : 0;
+        text_add(t, "%-12s%12.4g%12.2f%12.1f%12.2f\n", part[i].name,
+                 part[i].flops / 1e12, 1e3 * part[i].compute, 100 * share,
+                 1e3 * part[i].talk);
+    }
+}
+
+static void stages_print(const struct outlook *o, struct text *t)
+{
+    text_add(t, "\nstages by themselves, a step\n%-6s%12s%12s%12s%12s%12s%14s%12s\n",
+             "stage", "TFLOP", "compute ms", "talk ms", "exposed ms", "update ms",
+             "GB in node", "GB across");
+    for (int i = 0; i < o->stages; i++) {
+        const struct outlook_stage *s = &o->stage[i];
+        const struct forecast *f = &s->forecast;
+        double inside = 0, across = 0;
+        for (int64_t k = 0; k < s->session.plan->nstep; k++) {
+            inside += s->work[k].inside;
+            across += s->work[k].across;
+        }
+        text_add(t, "%-6d%12.4g%12.2f%12.2f%12.2f%12.2f%14.3f%12.3f\n", i,
+                 s->flops / 1e12, f->compute * 1e3, f->communication * 1e3,
+                 f->exposed * 1e3, f->update * 1e3, inside / 1e9, across / 1e9);
+    }
+}
+
 static void time_print(const struct outlook *o, const struct outlook_stage *s,
                        struct text *t)
 {
@@ -225,10 +262,10 @@ static void time_print(const struct outlook *o, const struct outlook_stage *s,
                 "%d (full rows, all room, what runs again)\n", o->flops / 1e12,
              o->flops / 1e12 / world, s->flops / 1e12, s->rank.rank);
     text_add(t, "typical: samples of %lld tokens, images of %lld patches; %.0f%% of "
-                "the experts' room is used\n",
+                "the experts' room is used, %.0f rows an expert\n",
              (long long)(r->plan_sample ? r->plan_sample : r->batch_tokens),
              (long long)(r->plan_image ? r->plan_image : r->batch_patches),
-             100 * o->load.routed);
+             100 * o->load.routed, o->rows);
     text_add(t, "rank %d alone: compute %.2f ms, communication %.2f ms, of it exposed "
                 "%.2f ms, other waits %.2f ms, update %.2f ms\n", s->rank.rank,
              f->compute * 1e3, f->communication * 1e3, f->exposed * 1e3, f->idle * 1e3,
@@ -291,6 +328,9 @@ void outlook_print(const struct outlook *o, const struct outlook_options *option
     memory_print(o, s, t);
     files_print(o, s, t);
     traffic_print(o, s, t);
+    parts_print(o, s, t);
+    if (o->stages > 1)
+        stages_print(o, t);
     time_print(o, s, t);
     notes_print(o, t);
     if (!options->explain)

@@ -5,6 +5,7 @@
 #include "train/hardware.h"
 #include "train/outlook.h"
 
+#include <jansson.h>
 #include <math.h>
 
 static const struct outlook_options plain = {.rank = -1};
@@ -169,6 +170,53 @@ static void a_straddling_group_is_the_one_planned(void **state)
     arena_free(&a);
 }
 
+/* Components, stages and JSON say what the plans say, no more and no less. */
+static void parts_add_up(void **state)
+{
+    (void)state;
+    struct arena a = arena_make("test");
+    struct recipe r;
+    struct outlook o;
+    struct text t = text_make(&a);
+    open_ok(&a, small, "parallel.pp=2;parallel.dp=2;parallel.ep=2;batch.rows=8;"
+            "sample.every=0;plan.hardware=h200;plan.sample=128", &r, &o);
+    outlook_json(&o, &t);
+    json_t *x = json_loads(t.at, 0, NULL), *stages = json_object_get(x, "stages");
+    assert_int_equal(json_array_size(stages), 2);
+    assert_true(fabs(json_real_value(json_object_get(x, "step_ms")) / o.seconds / 1e3 -
+                     1) < 1e-9);
+    assert_true(json_is_true(json_object_get(x, "fits")));
+    /* 512 tokens, 2 of 8 experts each, from 2 ranks: 256 for each expert */
+    assert_true(o.rows == 512 * 2 * 2 / 8.0);
+    for (int i = 0; i < 2; i++) {
+        const struct outlook_stage *s = &o.stage[i];
+        const struct plan *p = s->session.plan;
+        struct outlook_part *part;
+        int64_t n = outlook_parts(&o, s, &a, &part);
+        double compute = 0, talk = 0, flops = 0, inside = 0, busy = 0, moved = 0;
+        for (int64_t k = 0; k < n; k++) {
+            compute += part[k].compute;
+            talk += part[k].talk;
+            flops += part[k].flops;
+            inside += part[k].inside;
+        }
+        for (int64_t k = 0; k < p->nstep; k++)
+            moved += s->work[k].inside;
+        for (int k = 0; k < LANES; k++)
+            busy += s->forecast.busy[k];
+        assert_true(fabs((compute + talk) / busy - 1) < 1e-9);
+        assert_true(fabs(compute / (s->forecast.busy[LANE_COMPUTE] +
+                                    s->forecast.busy[LANE_COPY]) - 1) < 1e-9);
+        assert_true(inside == moved && moved > 0);
+        assert_true(flops > 0 && flops < s->flops);     /* samples of 128, not 512 */
+        json_t *list = json_object_get(json_array_get(stages, (size_t)i), "components");
+        assert_int_equal(json_array_size(list), n);
+    }
+    json_decref(x);
+    outlook_close(&o);
+    arena_free(&a);
+}
+
 /* ---- what cannot be ---- */
 
 static bool table_parse(struct arena *a, const char *key, const char *value,
@@ -204,6 +252,7 @@ int main(void)
         cmocka_unit_test(room_is_not_speed),
         cmocka_unit_test(a_ring_computes),
         cmocka_unit_test(notes_are_said),
+        cmocka_unit_test(parts_add_up),
         cmocka_unit_test(a_straddling_group_is_the_one_planned),
         cmocka_unit_test(what_cannot_be_is_refused),
     };

@@ -6,6 +6,7 @@
 #include "train/hardware.h"
 #include "train/outlook_search.h"
 
+#include <jansson.h>
 #include <math.h>
 
 /* The quickstart on so many ranks of a machine with little memory and small nodes. */
@@ -196,6 +197,27 @@ static void a_small_model_on_many_ranks(void **state)
     arena_free(&a);
 }
 
+/* The same as JSON: every candidate, and the winner's overrides. */
+static void a_search_as_json(void **state)
+{
+    (void)state;
+    struct arena a = arena_make("test");
+    char *folder = check_folder(&a);
+    struct recipe r;
+    struct search x;
+    struct text t = text_make(&a);
+    recipe_small(&a, folder, 66e6, "parallel.ranks=2;batch.rows=2", &r);
+    assert_ok(search_run(&x, &a, &r, &(struct outlook_options){.rank = -1}));
+    search_json(&x, &t);
+    json_t *o = json_loads(t.at, 0, NULL), *best = json_object_get(o, "best");
+    assert_int_equal(json_array_size(json_object_get(o, "candidates")), x.count);
+    assert_int_equal(json_integer_value(json_object_get(best, "ep")), x.best->ep);
+    assert_true(json_array_size(json_object_get(best, "take")) > 0);
+    json_decref(o);
+    assert_ok(folder_remove(folder));
+    arena_free(&a);
+}
+
 /* A signal ends a search, and what was found by then is printed. */
 static void a_stopped_search_says_what_it_has(void **state)
 {
@@ -245,6 +267,7 @@ int main(void)
         cmocka_unit_test(every_candidate_is_accounted_for),
         cmocka_unit_test(what_is_shown_is_exact),
         cmocka_unit_test(a_small_model_on_many_ranks),
+        cmocka_unit_test(a_search_as_json),
         cmocka_unit_test(a_stopped_search_says_what_it_has),
         cmocka_unit_test(where_nothing_will_do_it_says_why),
     };
