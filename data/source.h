@@ -15,9 +15,9 @@
  *   auto         decided by what is there; says what it decided
  *
  * The JSON formats are read from a list [...] or from one object a line, told apart by
- * the first byte.  A key given twice makes a bad sample, as do videos, tool lists,
- * images on the network and keys that nobody knows (docs/data.md).  An assistant
- * message with "weight": 0, "loss": false or "train": false is silent.
+ * the first byte.  A key given twice makes a bad sample, as do videos, images on the
+ * network and keys that nobody knows (docs/data.md).  An assistant message with
+ * "weight": 0, "loss": false or "train": false is silent.
  *
  * "<image>" in text is a placeholder only where the format says so, then there are as
  * many as images; in other formats it stays text beside images.  Without any image it

@@ -1,5 +1,6 @@
-/* source_calls.c - an assistant's "tool_calls" as the text that the family's template
- * makes of them.  Apart from the turns because it writes JSON, as Python does. */
+/* source_calls.c - an assistant's "tool_calls", and the "tools" it may call, as the
+ * text that the family's template makes of them.  Apart from the turns because it
+ * writes JSON, as Python does. */
 #include "data/source_internal.h"
 
 #include "base/text.h"
@@ -20,6 +21,20 @@ static bool has_real(const json_t *value)
     return real;
 }
 
+static bool json_add(struct arena *item, struct text *t, const json_t *value)
+{
+    size_t size = json_dumpb(value, NULL, 0, 0);
+    char *text = arena_push(item, size + 1);
+    if (json_dumpb(value, text, size, 0) != size)
+        return fail("cannot be written as JSON");
+    for (char *at = text; *at; at++)    /* \u001F is \u001f there */
+        if (*at == '\\' && *++at == 'u')
+            for (int i = 1; i <= 4; i++)
+                at[i] = (char)tolower((unsigned char)at[i]);
+    text_add(t, "%s", text);
+    return true;
+}
+
 static bool arguments_add(struct arena *item, struct text *t, const json_t *arguments)
 {
     if (json_is_string(arguments)) {
@@ -30,16 +45,7 @@ static bool arguments_add(struct arena *item, struct text *t, const json_t *argu
     if (!json_is_object(arguments) || has_real(arguments))
         return fail("arguments: expected a string, or an object without fractions (a "
                     "string says how they are spelt)");
-    size_t size = json_dumpb(arguments, NULL, 0, 0);
-    char *text = arena_push(item, size + 1);
-    if (json_dumpb(arguments, text, size, 0) != size)
-        return fail("arguments: cannot be written as JSON");
-    for (char *at = text; *at; at++)    /* \u001F is \u001f there */
-        if (*at == '\\' && *++at == 'u')
-            for (int i = 1; i <= 4; i++)
-                at[i] = (char)tolower((unsigned char)at[i]);
-    text_add(t, "%s", text);
-    return true;
+    return json_add(item, t, arguments);
 }
 
 static bool call_add(struct arena *item, struct text *t, const json_t *call)
@@ -76,6 +82,30 @@ bool tool_calls_text(struct arena *item, const json_t *calls, bool behind,
         if (!call_add(item, &t, call))
             return fail_in("[%zu]", i);
     }
+    *out = t.at;
+    return true;
+}
+
+bool tools_text(struct arena *item, const json_t *tools, const char **out)
+{
+    struct text t = text_make(item);
+    size_t i;
+    json_t *tool;
+    text_add(&t, "# Tools\n\nYou may call one or more functions to assist with the "
+             "user query.\n\nYou are provided with function signatures within "
+             "<tools></tools> XML tags:\n<tools>");
+    json_array_foreach(tools, i, tool) {
+        if (!json_is_object(json_object_get(tool, "function")) || has_real(tool))
+            return fail("[%zu]: expected {\"type\": \"function\", \"function\": "
+                        "{...}} without fractions", i);
+        text_add(&t, "\n");
+        if (!json_add(item, &t, tool))
+            return fail_in("[%zu]", i);
+    }
+    text_add(&t, "\n</tools>\n\nFor each function call, return a json object with "
+             "function name and arguments within <tool_call></tool_call> XML tags:\n"
+             "<tool_call>\n{\"name\": <function-name>, \"arguments\": "
+             "<args-json-object>}\n</tool_call>");
     *out = t.at;
     return true;
 }

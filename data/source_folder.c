@@ -94,6 +94,18 @@ static const char *folder_name(const struct source *s, int64_t index,
     return path_join(item, f->path, f->name[index]);
 }
 
+/* Captions may be in a list that belongs to the image's own folder. */
+static const char *list_hint(struct arena *item, const char *image)
+{
+    int folder = (int)(base_name(image) - image);
+    if (file_exists(arena_text(item, "%.*s" metadata_name, folder, image)))
+        return "; the " metadata_name " beside it is read where data.sources.N.path is "
+               "its folder";
+    if (file_exists(arena_text(item, "%.*smetadata.csv", folder, image)))
+        return "; metadata.csv is not read, write it as " metadata_name;
+    return "";
+}
+
 static bool folder_read(const struct source *s, int64_t index, struct arena *item,
                         struct sample *out)
 {
@@ -102,7 +114,8 @@ static bool folder_read(const struct source *s, int64_t index, struct arena *ite
     if (!image_named(out->name, false))
         return fail("a caption, but no image of that name beside it");
     if (file_size(path) < 0)
-        return fail("no caption, expected it in %s", base_name(path));
+        return fail("no caption, expected it in %s%s", base_name(path),
+                    list_hint(item, out->name));
     struct bytes caption;
     if (!file_read(item, path, CAPTION_BYTES, &caption))
         return false;

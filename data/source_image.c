@@ -178,7 +178,7 @@ bool image_source_read(struct arena *item, const struct image_source *from,
         at = at ? at + strlen(from->path) : ": cannot be read";
         fail("image %s%s", from->name, at);
         if (from->from && !file_exists(from->path))
-            fail("%s; paths start at %s, or where the source's 'images' says",
+            fail("%s; paths start at %s, or where data.sources.N.images says",
                  fail_message(), from->from);
         return fail_kind(FAULT_DATA);
     }

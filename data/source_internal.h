@@ -86,6 +86,8 @@ bool word_listed(const char *words, const char *word);
 /* The text of an assistant's tool calls, `behind` other text. */
 MUST_USE bool tool_calls_text(struct arena *item, const json_t *calls, bool behind,
                               const char **out);
+/* The text that tells of a list of tools. */
+MUST_USE bool tools_text(struct arena *item, const json_t *tools, const char **out);
 /* The same record with "messages".  NULL: failed.  The caller json_decref()s it. */
 json_t *record_from_alpaca(struct arena *item, const json_t *object);
 /* A record of DIALECT_CAPTIONS. */

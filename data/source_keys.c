@@ -71,7 +71,7 @@ bool keys_check(const json_t *object, enum level level, const char *const *used)
             read = !strcmp(used[i], key);
         if (!read)
             return fail("the key '%.80s' is not read, and may change what is trained; "
-                        "if it does not, name it in the source's 'ignore'", key);
+                        "if it does not, name it in data.sources.N.ignore", key);
     }
     return true;
 }

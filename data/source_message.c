@@ -5,8 +5,8 @@
  *   {"messages": [{"role": "user", "content": "<image>What?"}, ...], "images": [""]}
  *   {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}, ...]}]}
  *
- * What cannot be honoured (videos, tool lists, sizes of single images, keys that nobody
- * knows) fails: nothing that would change the training is left out in silence. */
+ * What cannot be honoured (videos, sizes of single images, keys that nobody knows)
+ * fails: nothing that would change the training is left out in silence. */
 #include "data/source_internal.h"
 
 #include "base/text.h"
@@ -354,7 +354,7 @@ static bool image_part(struct reading *r, const json_t *part, const char *type)
     if (!key ? !column_take(r, image)
              : !image_given(r, json_object_get(part, key), r->placed, image))
         return fail_in("%s", key ? key : type);
-    for (int i = 0; i < r->columns; i++)
+    for (int i = 0; key && !r->shelf->folder && i < r->columns; i++)
         r->used[i] |= r->column[i].name == image->name;
     r->placed++;
     return true;
@@ -481,10 +481,6 @@ static bool unsupported_check(const json_t *object)
     for (int i = 0; i < COUNT(key); i++)
         if (key_filled(object, key[i]))
             return fail("%s: not supported, expected text and images only", key[i]);
-    const json_t *tools = json_object_get(object, "tools");
-    const char *text = json_string_value(tools);
-    if (text ? strcmp(text, "") && strcmp(text, "[]") : key_filled(object, "tools"))
-        return fail("tools: not supported; describe the tools in the system message");
     return true;
 }
 
@@ -516,17 +512,51 @@ static bool system_read(struct reading *r, const json_t *object)
     return true;
 }
 
+/* "tools", a list or its text, are told behind a system message, or instead of one. */
+static bool tools_read(struct reading *r, const json_t *object)
+{
+    json_t *given = json_object_get(object, "tools"), *parsed = NULL;
+    struct sample *out = r->out;
+    const char *text;
+    if (!value_filled(given))
+        return true;
+    if (json_is_string(given))
+        given = parsed = json_loads(json_string_value(given), JSON_REJECT_DUPLICATES,
+                                    NULL);
+    bool ok = json_is_array(given) ? tools_text(r->item, given, &text)
+                                   : fail("expected a list of tools");
+    bool none = json_array_size(given) == 0;
+    json_decref(parsed);
+    if (!ok || none)
+        return ok || fail_in("tools");
+    bool system = out->nmessage && out->message[0].role == ROLE_SYSTEM;
+    if (!system) {
+        memmove(out->message + 1, out->message,
+                sizeof *out->message * (size_t)out->nmessage++);
+        out->message[0] = (struct message){.role = ROLE_SYSTEM};
+    }
+    struct message *m = &out->message[0];
+    struct piece *piece = NEW(r->item, struct piece, m->npiece + 2);
+    if (m->npiece)
+        memcpy(piece, m->piece, sizeof *piece * (size_t)m->npiece);
+    m->piece = piece;
+    if (system)
+        piece_add(m, -1, "\n\n");
+    piece_add(m, -1, text);
+    return true;
+}
+
 static bool turns_read(struct reading *r, const json_t *object)
 {
     size_t turns = json_array_size(r->turns);
-    r->out->message = NEW(r->item, struct message, turns + 1);
+    r->out->message = NEW(r->item, struct message, turns + 2);
     if (!system_read(r, object))
         return false;
     for (size_t i = 0; i < turns; i++)
         if (!turn_read(r, i, &r->out->message[r->out->nmessage++]))
             return false;
     r->out->nimage = r->placed;
-    return r->placed || images_missing(r);
+    return (r->placed || images_missing(r)) && tools_read(r, object);
 }
 
 bool sample_from_json(struct arena *item, const json_t *object, const struct dialect *d,

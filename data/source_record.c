@@ -92,7 +92,7 @@ bool caption_of(const json_t *object, struct bytes *out)
         if (out->at && !(text.size == trimmed(*out).size &&
                          !memcmp(text.at, trimmed(*out).at, (size_t)text.size)))
             return fail("'%s' is another text than %s%s%s; name the one not to read in "
-                        "the source's 'ignore'", key[i], had ? "'" : "the .txt member",
+                        "data.sources.N.ignore", key[i], had ? "'" : "the .txt member",
                         had ? had : "", had ? "'" : "");
         *out = text;
         had = key[i];

@@ -267,13 +267,22 @@ static bool member_read(const struct source *s, struct arena *item, int fd,
         return fail_in("member %s", label);
     if (!image)
         return text_once(json ? "json" : "txt", json ? &c->json : &c->text, got);
-    for (int i = 0; i < c->count; i++)
-        if (!strcmp(c->label[i], label))
-            return fail("has two members %s, expected one", label);
     int i = c->count++;
     c->label[i] = label;
     c->image[i] = (struct image_source){
         .data = got, .name = arena_text(item, "%s:%s", d->path, m->name)};
+    return true;
+}
+
+static bool labels_check(struct arena *item, const struct contents *c)
+{
+    const char **label = NEW(item, const char *, c->count + 1);
+    for (int i = 0; i < c->count; i++)
+        label[i] = c->label[i];
+    qsort(label, (size_t)c->count, sizeof *label, name_order);
+    for (int i = 1; i < c->count; i++)
+        if (!strcmp(label[i - 1], label[i]))
+            return fail("has two members %s, expected one", label[i]);
     return true;
 }
 
@@ -291,7 +300,7 @@ static bool group_read(const struct source *s, const struct group *g,
     for (int32_t i = 0; i < g->count && ok; i++)
         ok = member_read(s, item, fd, d, &d->index.member[g->first + i], c);
     close(fd);
-    return ok;
+    return ok && labels_check(item, c);
 }
 
 static bool contents_sample(const struct source *s, struct arena *item,
@@ -303,7 +312,7 @@ static bool contents_sample(const struct source *s, struct arena *item,
         const struct dialect *d = dialect_of(object);
         if (c->text.at)
             return fail("both a .txt member and turns in the .json; which is meant? "
-                        "name the other in the source's 'ignore'");
+                        "name the other in data.sources.N.ignore");
         struct shelf shelf = {.count = c->count, .member = c->image, .label = c->label};
         return sample_from_json(item, object, d ? d : dialect_named("sharegpt"), &shelf,
                                 out);

@@ -19,7 +19,8 @@
     WIDE "token and patch histograms; exits 3 where training\n" \
     WIDE "would stop, by data.bad and data.too_long\n"
 #define HELP_PACK \
-    "data pack SRC DST [--format F] [--images DIR] [--shard-mb N] [--skip]\n" \
+    "data pack SRC DST [--format F] [--images DIR] [--ignore 'KEY ...'] [--skip]\n" \
+    "     [--shard-mb N]\n" \
     WIDE "WebDataset shards and their index from any source\n" \
     WIDE "into a new folder; names what cannot be read, and\n" \
     WIDE "then exits 3, with --skip 0\n"
@@ -82,7 +83,8 @@ static bool pack(struct arena *arena, int argc, char **argv)
     struct inspect_pack o = {.format = "auto", .shard_mb = 256};
     const struct option option[] = {
         {"format", &o.format, NULL, NULL}, {"images", &o.images, NULL, NULL},
-        {"shard-mb", NULL, &o.shard_mb, NULL}, {"skip", NULL, NULL, &o.skip}};
+        {"ignore", &o.ignore, NULL, NULL}, {"shard-mb", NULL, &o.shard_mb, NULL},
+        {"skip", NULL, NULL, &o.skip}};
     if (!arguments_read(&a, argc, argv, option, COUNT(option), 2, 2))
         return false;
     if (o.shard_mb == 0) {

@@ -416,7 +416,7 @@ bool inspect_shards(const struct inspect_pack *o, struct text *t)
 {
     struct arena a = arena_make("shards");
     const struct source_options from = {.path = o->from, .format = o->format,
-                                        .images = o->images};
+                                        .images = o->images, .ignore = o->ignore};
     const struct shard_options to = {.folder = o->to, .bytes = o->shard_mb * 1000000,
                                      .skip = true};
     struct source *source;

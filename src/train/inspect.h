@@ -23,7 +23,7 @@ MUST_USE bool inspect_images(const struct inspect_image *o, const char *const *f
 MUST_USE bool inspect_data(const struct recipe *r, struct text *t);
 
 struct inspect_pack {
-    const char *from, *to, *format, *images;
+    const char *from, *to, *format, *images, *ignore;      /* see source.h */
     int64_t shard_mb;
     bool skip;                          /* samples left out are no failure */
 };

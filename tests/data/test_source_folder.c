@@ -69,9 +69,17 @@ static void test_folder(void **state)
             assert_int_equal(fail_fault(), FAULT_DATA);
         }
     }
+    scratch_text(&s, "metadata.csv", "file_name,text\n");
+    struct sample uncaptioned;
+    assert_false(source_read(from, 10, &s.arena, &uncaptioned));
+    ASSERT_SAYS("none.png", "metadata.csv is not read, write it as metadata.jsonl");
+    scratch_text(&s, "metadata.jsonl", "");
+    assert_false(source_read(from, 10, &s.arena, &uncaptioned));
+    ASSERT_SAYS("none.png", "the metadata.jsonl beside it is read where");
     uint64_t hash = source_hash(from);
     source_close(from);
-    struct source_options o = {.path = s.folder, .prompt = "", .match = "a/@(B|z).*"};
+    struct source_options o = {.path = s.folder, .format = "folder", .prompt = "",
+                               .match = "a/@(B|z).*"};
     assert_true(source_open(&s.arena, &o, &from));
     assert_int_equal(source_count(from), 2);
     struct sample got;

@@ -115,6 +115,31 @@ static void test_spellings(void **state)
          "\"\\u001f/\xc3\xa4\"], \"b\": null}}\n</tool_call>\n<tool_call>\n{\"name\": "
          "\"g\", \"arguments\": { }}\n</tool_call>] assistant[<tool_call>\n{\"name\": "
          "\"h\", \"arguments\": {}}\n</tool_call>]"},
+        /* and the tools that may be called, behind a system message or as one */
+        {"openai",
+         "{\"messages\": [{\"role\": \"system\", \"content\": \"Short.\"}, {\"role\": "
+         "\"user\", \"content\": \"q\"}], \"tools\": [{\"type\":\"function\","
+         "\"function\":{\"name\":\"f\"}}]}",
+         "system[Short.\n\n"
+         "# Tools\n\nYou may call one or more functions to assist with the user query."
+         "\n\nYou are provided with function signatures within <tools></tools> XML "
+         "tags:\n<tools>\n{\"type\": \"function\", \"function\": {\"name\": \"f\"}}\n"
+         "</tools>\n\nFor each function call, return a json object with function name "
+         "and arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n"
+         "{\"name\": <function-name>, \"arguments\": <args-json-object>}\n"
+         "</tool_call>] user[q]"},
+        {"sharegpt",
+         "{\"conversations\": [{\"from\": \"human\", \"value\": \"q\"}], \"tools\": "
+         "\"[{\\\"type\\\":\\\"function\\\",\\\"function\\\":{\\\"name\\\":"
+         "\\\"f\\\"}}]\"}",
+         "system["
+         "# Tools\n\nYou may call one or more functions to assist with the user query."
+         "\n\nYou are provided with function signatures within <tools></tools> XML "
+         "tags:\n<tools>\n{\"type\": \"function\", \"function\": {\"name\": \"f\"}}\n"
+         "</tools>\n\nFor each function call, return a json object with function name "
+         "and arguments within <tool_call></tool_call> XML tags:\n<tool_call>\n"
+         "{\"name\": <function-name>, \"arguments\": <args-json-object>}\n"
+         "</tool_call>] user[q]"},
         /* nothing is as good as not there */
         {"sharegpt",
          "{\"image\": \"\", \"videos\": [], \"odd\": {}, \"messages\": [{\"role\": "
@@ -227,7 +252,14 @@ static void test_bad(void **state)
         {"sharegpt",
          "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], "
          "\"tools\": \"[{}]\"}",
-         "tools: not supported"},
+         "tools: [0]: expected {"},
+        {"openai",
+         "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tools\": 7}",
+         "tools: expected a list of tools"},
+        {"openai",
+         "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"tools\": "
+         "[{\"name\": \"flat\"}]}",
+         "tools: [0]: expected {"},
         {"sharegpt", "{\"messages\": [], \"messages\": []}", "duplicate"},
         {"llava",
          "{\"conversations\": [{\"from\": \"human\", \"value\": \"<image>\\nWhat?\"}]}",
@@ -519,7 +551,7 @@ static void test_imagefolder(void **state)
     assert_ok(source_read(from, 1, &s.arena, &got));
     assert_false(image_source_read(&s.arena, &got.image[0], &file));
     ASSERT_SAYS("set/sub/b.png", "No such file", "paths start at ", "/set, or where",
-                "'images'");
+                "data.sources.N.images");
     source_close(from);
     scratch_remove(&s);
 }
@@ -530,7 +562,10 @@ static void test_foreign(void **state)
 {
     (void)state;
     struct scratch s = scratch_make();
-    static const struct { const char *name, *bytes; int size; const char *words, *hint;
+    static const struct {
+        const char *name, *bytes;
+        int size;
+        const char *words, *hint;
     } file[] = {
         {"a.parquet", "PAR1\0\0PAR1", 10, "is Parquet", "read_parquet"},
         {"b.jsonl", "PAR1\0\0PAR1", 10, "is Parquet", "read_parquet"},
@@ -541,8 +576,8 @@ static void test_foreign(void **state)
         {"g.zip", "PK\3\4", 4, "is a ZIP archive", "unpack it first"},
         {"h.arrow", "ARROW1\0\0", 8, "is Arrow", "read_feather"}};
     for (int i = 0; i < COUNT(file); i++) {
-        char *path = scratch_bytes(&s, file[i].name, file[i].bytes,
-                                   (size_t)file[i].size);
+        char *path =
+            scratch_bytes(&s, file[i].name, file[i].bytes, (size_t)file[i].size);
         static const char *const format[] = {"auto", "llava", "webdataset"};
         for (int k = 0; k < COUNT(format); k++) {
             struct source_options o = {.path = path, .format = format[k]};

@@ -194,6 +194,11 @@ shard_case() {                      # CODE WHAT TEXT PATH
 }
 "$vlmoe" data pack "$tiny/data" "$tiny/shards" >"$log" 2>&1
 verdict "data pack" $? 0 "6 samples"
+echo '{"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a"}],"odd":1}' >"$tiny/key.jsonl"
+"$vlmoe" data pack "$tiny/key.jsonl" "$tiny/key" >"$log" 2>&1
+verdict "data pack, an unknown key" $? 3 "the key 'odd' is not read" "data.sources.N.ignore"
+"$vlmoe" data pack "$tiny/key.jsonl" "$tiny/key" --ignore odd >"$log" 2>&1
+verdict "data pack, a key that need not be read" $? 0 "1 samples"
 shard=$(ls "$tiny/shards"/*.tar)
 trains "good shard" data.sources.0.path="$shard" data.sources.0.format=auto
 head -c 2000 "$shard" >"$tiny/short.tar"
