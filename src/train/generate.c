@@ -184,11 +184,22 @@ static struct capacity row_needs(const struct answers *x, const struct prompt_ro
     return c;
 }
 
-/* Rows in batches: for each way what the cache of a few full rows holds, but one row at
- * least. */
+/* Rows of the cache for prompts that are answered together: as many as a few rows of
+ * prompts have places, where the memory that the session works in anyway holds them;
+ * else as many as one. */
+static int64_t cache_most(const struct answers *x)
+{
+    enum { FEW = 4 };
+    const struct decoder_config *c = &x->s->model.config.decoder;
+    int64_t row = 2LL * c->layers * c->groups * c->head_width * dtype_bytes(DTYPE_F32);
+    int64_t work = x->s->plan->bytes - x->s->plan->state_bytes;
+    return MIN(FEW * x->limit.tokens, MAX(x->limit.tokens, work / 2 / row));
+}
+
+/* Rows in batches: for each way what the cache may hold, but one row at least. */
 static void batches_make(struct answers *x, struct arena *a)
 {
-    enum { FULL = 4 };
+    int64_t held = cache_most(x);
     struct load { int64_t places, answers; } *load = NEW(a, struct load, x->ways);
     struct capacity *most = &x->room.prompts;
     struct batch *b = NULL;
@@ -197,8 +208,7 @@ static void batches_make(struct answers *x, struct arena *a)
         struct capacity c = row_needs(x, r);
         int64_t places = c.tokens + (int64_t)r->count * x->most;
         int way = b ? b->rows % x->ways : 0;
-        if (!b || (b->rows >= x->ways &&
-                   load[way].places + places > FULL * x->limit.tokens)) {
+        if (!b || (b->rows >= x->ways && load[way].places + places > held)) {
             b = &x->batch[x->batches++];
             *b = (struct batch){.first = k};
             memset(load, 0, sizeof *load * (size_t)x->ways);
