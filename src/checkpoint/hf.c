@@ -137,7 +137,7 @@ struct disk_tensor tensor_in(enum expert_layout e, const struct param *p)
     return t;
 }
 
-static bool same_shape(const struct disk_tensor *x, const struct disk_tensor *y)
+bool same_shape(const struct disk_tensor *x, const struct disk_tensor *y)
 {
     return x->ndim == y->ndim && !memcmp(x->dim, y->dim,
                                          sizeof *x->dim * (size_t)x->ndim);
@@ -192,6 +192,16 @@ void hf_close(struct hf_folder *f)
     for (int i = 0; i < f->nfile; i++)
         safetensors_close(&f->file[i]);
     f->nfile = 0;
+}
+
+const struct safetensors *hf_file_of(const struct hf_folder *f,
+                                     const struct disk_tensor *t)
+{
+    for (int i = 0; i < f->nfile; i++)
+        for (int64_t k = 0; k < f->file[i].count; k++)
+            if (&f->file[i].tensor[k] == t)
+                return &f->file[i];
+    BUG("'%s' is no tensor of %s", t->name, f->path);
 }
 
 const struct disk_tensor *hf_find(const struct hf_folder *f, const char *name)
@@ -300,19 +310,31 @@ bool hf_check(const struct hf_folder *f, const struct param *p, int64_t count)
 }
 
 /* The file holds elements at any address. */
-static void strip_load(const struct disk_tensor *t, const struct strip *s, float *to)
+void disk_load(const struct disk_tensor *t, int64_t from, int64_t count, float *to)
 {
     enum { CHUNK = 2048 };
     int64_t size = dtype_bytes(t->dtype);
     _Alignas(8) char raw[CHUNK * sizeof(float)];
-    float row[CHUNK];
-    for (int64_t at = 0; at < s->count; at += CHUNK) {
-        int64_t n = MIN(s->count - at, CHUNK);
-        float *first = to + s->memory + at * s->step;
-        memcpy(raw, (const char *)t->data + (s->disk + at) * size, (size_t)(n * size));
-        dtype_to_f32(t->dtype, raw, s->step == 1 ? first : row, n);
-        for (int64_t i = 0; i < n && s->step != 1; i++)
-            first[i * s->step] = row[i];
+    for (int64_t at = 0; at < count; at += CHUNK) {
+        int64_t n = MIN(count - at, CHUNK);
+        memcpy(raw, (const char *)t->data + (from + at) * size, (size_t)(n * size));
+        dtype_to_f32(t->dtype, raw, to + at, n);
+    }
+}
+
+static void panel_load(const struct disk_tensor *t, const struct panel *p, float *to)
+{
+    const struct strip *s = &p->first;
+    struct tile tile;
+    if (s->step == 1) {
+        disk_load(t, s->disk, s->count, to + s->memory);
+        return;
+    }
+    for (int64_t at = 0; at < s->count; at += PANEL_COLUMNS) {
+        int64_t n = MIN(s->count - at, PANEL_COLUMNS);
+        for (int64_t r = 0; r < p->rows; r++)
+            disk_load(t, s->disk + r * p->stride + at, n, tile.at[r]);
+        tile_to_memory(&tile, p->rows, n, to + s->memory + at * s->step, s->step);
     }
 }
 
@@ -327,7 +349,7 @@ bool hf_load(const struct hf_folder *f, const struct param *p, struct stretch pa
     if (!shape_check(f, t, p))
         return fail_kind(FAULT_CHECKPOINT);
     struct strips strips = strips_of(p, swapped_in(f->experts, p), part);
-    for (struct strip s; strips_next(&strips, &s);)
-        strip_load(t, &s, to);
+    for (struct panel panel; strips_panel(&strips, &panel);)
+        panel_load(t, &panel, to);
     return true;
 }

@@ -63,6 +63,9 @@ bool hf_has_weights(const char *folder);
 MUST_USE bool hf_open(struct arena *a, const char *folder, const struct param *p,
                       int64_t count, struct hf_folder *out);
 void hf_close(struct hf_folder *f);
+/* The file of the folder that holds this tensor of it. */
+const struct safetensors *hf_file_of(const struct hf_folder *f,
+                                     const struct disk_tensor *t);
 const struct disk_tensor *hf_find(const struct hf_folder *f, const char *name);
 /* Every parameter is there with the right shape; missing ones are listed, unused ones
  * warned of.  A tied head's lm_head.weight in the file must equal the embeddings. */
@@ -82,6 +85,9 @@ struct hf_weights {
     int64_t count;
     bool retype;                        /* write `dtype` whatever `from` has */
     enum expert_layout experts;         /* EXPERTS_AUTO: as in `from`, else released */
+    const struct hf_folder *origin;     /* holds just what `get` gives, of whole params:
+                                         * what keeps its layout is taken from there as
+                                         * it lies; or NULL */
 };
 /* Write a folder that transformers loads: every other file of `from` copied byte for
  * byte, weights in files of at most `file_bytes` with an index when there is more than
@@ -92,9 +98,9 @@ struct hf_weights {
  * name but of no other.
  *
  * All members of `world` call it.  Where every byte will lie is known before: rank 0
- * makes the files, then each rank writes its own elements where they belong, HF_BUFFER
- * bytes at a time. */
-enum { HF_BUFFER = 8 << 20 };
+ * makes the files, then each rank writes its own elements where they belong, taking
+ * HF_BUFFER bytes at a time. */
+enum { HF_BUFFER = 16 << 20 };
 /* Behind a folder's name while it is being written: nobody else's folder. */
 #define HF_PART ".vlmoe-part"
 MUST_USE bool hf_save(const struct comm *world, const char *folder, const char *from,

@@ -18,9 +18,12 @@ MUST_USE bool hf_file_look(struct arena *a, const char *folder, const char *name
 const char **names_sorted(struct arena *a, const struct param *p, int64_t count);
 bool name_in(const char *const *sorted, int64_t count, const char *name);
 bool floating(enum dtype d);
+/* Elements [from, from + count) of a tensor, in the order of its file. */
+void disk_load(const struct disk_tensor *t, int64_t from, int64_t count, float *to);
 /* Does a file with this layout of experts have the param's last two dims of memory
  * swapped?  And the tensor of it there: its name and shape. */
 bool swapped_in(enum expert_layout e, const struct param *p);
+bool same_shape(const struct disk_tensor *x, const struct disk_tensor *y);
 struct disk_tensor tensor_in(enum expert_layout e, const struct param *p);
 
 #endif

@@ -20,6 +20,8 @@ struct saved {                          /* one tensor of the new folder */
     struct disk_tensor head;
     int64_t param;                      /* -1: carried through from the old folder */
     int64_t file, at;                   /* and the byte of it where the data begin */
+    const struct disk_tensor *same;     /* has its elements in this order, or NULL */
+    const struct hf_folder *of;         /* whose that is */
 };
 
 struct files {                          /* the new folder's weights */
@@ -42,6 +44,16 @@ static enum expert_layout layout_of(const struct hf_folder *old,
     return w->experts ? w->experts : old->experts ? old->experts : EXPERTS_RELEASED;
 }
 
+/* The origin's tensor of this name, if its elements are in this order.  (A square one
+ * has the same shape in both.) */
+static const struct disk_tensor *same_of(const struct hf_weights *w,
+                                         const struct param *p,
+                                         enum expert_layout experts)
+{
+    const struct disk_tensor *t = w->origin ? hf_find(w->origin, p->name) : NULL;
+    return t && swapped_in(w->origin->experts, p) == swapped_in(experts, p) ? t : NULL;
+}
+
 /* What is written: the model's parameters and the old folder's unknown tensors, but no
  * head that a tied model would then disagree with. */
 static int64_t saved_list(struct arena *a, const struct hf_folder *old,
@@ -50,20 +62,23 @@ static int64_t saved_list(struct arena *a, const struct hf_folder *old,
 {
     struct saved *s = *out = NEW(a, struct saved, w->count + old->ntensor + 1);
     const char **known = names_sorted(a, w->param, w->count);
+    enum expert_layout experts = layout_of(old, w);
     int64_t n = 0;
     for (int64_t i = 0; i < w->count; i++) {
         const struct param *p = &w->param[i];
         const struct disk_tensor *t = old->ntensor ? hf_find(old, p->name) : NULL;
         bool keep = t && !w->retype && floating(t->dtype);
-        struct disk_tensor head = tensor_in(layout_of(old, w), p);
+        struct disk_tensor head = tensor_in(experts, p);
         head.dtype = keep ? t->dtype : dtype;
         head.bytes = head.count * dtype_bytes(head.dtype);
-        s[n++] = (struct saved){.head = head, .param = i};
+        s[n++] = (struct saved){.head = head, .param = i, 
+                                .same = same_of(w, p, experts), .of = w->origin};
     }
     for (int64_t i = 0; i < old->ntensor; i++)
         if (strcmp(old->tensor[i]->name, head_name) &&
             !name_in(known, w->count, old->tensor[i]->name))
-            s[n++] = (struct saved){.head = *old->tensor[i], .param = -1};
+            s[n++] = (struct saved){.head = *old->tensor[i], .param = -1,
+                                    .same = old->tensor[i], .of = old};
     qsort(s, (size_t)n, sizeof *s, by_saved_name);
     return n;
 }
@@ -224,11 +239,13 @@ static bool target_check(struct arena *a, const char *folder)
 
 /* ---- every rank: its own elements ---- */
 
+enum { OUTLET = 1 << 20 };             /* bytes, which stay in the cache meanwhile */
+
 struct outlet {                         /* what lies together is written together */
     struct file file;
     enum dtype dtype;
     int64_t at, used;                   /* the buffer's bytes go there */
-    char *buffer;                       /* [HF_BUFFER] */
+    char *buffer;                       /* [OUTLET] */
 };
 
 static bool outlet_flush(struct outlet *o)
@@ -238,24 +255,55 @@ static bool outlet_flush(struct outlet *o)
     return file_write_at(&o->file, o->buffer, size, o->at);
 }
 
-/* `count` numbers, `step` apart, to byte `at` of the file on. */
-static bool outlet_put(struct outlet *o, int64_t at, const float *from, int64_t step,
-                       int64_t count)
+/* Room for `size` bytes that go to byte `at` of the file on; NULL: it failed. */
+static char *outlet_room(struct outlet *o, int64_t at, int64_t size)
 {
-    enum { CHUNK = 2048 };
-    float row[CHUNK];
-    for (int64_t n; count > 0; count -= n, from += n * step) {
-        n = MIN(count, CHUNK);
-        int64_t size = n * dtype_bytes(o->dtype);
-        if ((at != o->at + o->used || o->used + size > HF_BUFFER) && !outlet_flush(o))
+    REQUIRE(size <= OUTLET);
+    if ((at != o->at + o->used || o->used + size > OUTLET) && !outlet_flush(o))
+        return NULL;
+    if (o->used == 0)
+        o->at = at;
+    o->used += size;
+    return o->buffer + o->used - size;
+}
+
+/* `count` numbers to byte `at` of the file on. */
+static bool outlet_put(struct outlet *o, int64_t at, const float *from, int64_t count)
+{
+    int64_t width = dtype_bytes(o->dtype), most = OUTLET / 8 / width;
+    for (int64_t n; count > 0; count -= n, from += n, at += n * width) {
+        n = MIN(count, most);
+        char *to = outlet_room(o, at, n * width);
+        if (!to)
             return false;
-        if (o->used == 0)
-            o->at = at;
-        for (int64_t i = 0; i < n && step != 1; i++)
-            row[i] = from[i * step];
-        dtype_from_f32(o->dtype, step == 1 ? from : row, o->buffer + o->used, n);
-        o->used += size;
-        at += size;
+        dtype_from_f32(o->dtype, from, to, n);
+    }
+    return true;
+}
+
+/* Rows that follow one another in the file get room at once, others one by one. */
+static bool outlet_panel(struct outlet *o, int64_t at, const struct panel *p,
+                         const float *from)
+{
+    const struct strip *s = &p->first;
+    int64_t width = dtype_bytes(o->dtype), size = s->count * width;
+    struct tile tile;
+    if (s->step == 1)
+        return outlet_put(o, at + s->disk * width, from + s->memory, s->count);
+    bool whole = p->rows > 1 && p->stride == s->count && p->rows * size <= OUTLET;
+    char *to = whole ? outlet_room(o, at + s->disk * width, p->rows * size) : NULL;
+    if (whole && !to)
+        return false;
+    for (int64_t c = 0; c < s->count; c += PANEL_COLUMNS) {
+        int64_t n = MIN(s->count - c, PANEL_COLUMNS);
+        tile_from_memory(&tile, p->rows, n, from + s->memory + c * s->step, s->step);
+        for (int64_t r = 0; r < p->rows; r++) {
+            int64_t disk = s->disk + r * p->stride + c;
+            if (whole)
+                dtype_from_f32(o->dtype, tile.at[r], to + r * size + c * width, n);
+            else if (!outlet_put(o, at + disk * width, tile.at[r], n))
+                return false;
+        }
     }
     return true;
 }
@@ -266,25 +314,74 @@ struct writer {
     struct outlet outlet;
     float *slice;                       /* [HF_BUFFER bytes] */
 };
+enum { SLICE = HF_BUFFER / sizeof(float) };
+
+/* As it lies in the origin, in another type. */
+static bool same_write(struct writer *w, const struct saved *s, int64_t at)
+{
+    int64_t width = dtype_bytes(s->head.dtype);
+    for (int64_t from = 0, n; from < s->head.count; from += n) {
+        n = MIN(s->head.count - from, SLICE / 64);
+        disk_load(s->same, from, n, w->slice);
+        if (!outlet_put(&w->outlet, at + from * width, w->slice, n))
+            return false;
+    }
+    return outlet_flush(&w->outlet);
+}
+
+/* Of a swapped param whole matrices, as long as they fit: their rows fill the file
+ * without a gap. */
+static struct stretch slice_of(const struct param *p, bool swapped, int64_t from,
+                               int64_t to)
+{
+    const struct box *b = &p->box;
+    int64_t end = MIN(from + SLICE, to);
+    if (swapped && end < to) {
+        int64_t matrix = b->size[b->ndim - 1] * b->size[b->ndim - 2];
+        int64_t whole = end / matrix * matrix;
+        end = whole > from ? whole : end;
+    }
+    return (struct stretch){from, end};
+}
 
 /* A slice at a time; `at`: where the whole tensor begins. */
 static bool param_write(struct writer *w, const struct saved *s, int64_t at)
 {
-    enum { SLICE = HF_BUFFER / sizeof(float) };
     const struct param *p = &w->weights->param[s->param];
-    struct stretch part = w->weights->part[s->param];
+    struct stretch part = w->weights->part[s->param], slice;
+    bool swapped = swapped_in(w->files->experts, p);
     w->outlet.dtype = s->head.dtype;
-    for (int64_t from = part.from; from < part.to; from += SLICE) {
-        struct stretch slice = {from, MIN(from + SLICE, part.to)};
-        struct strips strips = strips_of(p, swapped_in(w->files->experts, p), slice);
+    if (s->same)
+        return same_write(w, s, at);
+    for (int64_t from = part.from; from < part.to; from = slice.to) {
+        slice = slice_of(p, swapped, from, part.to);
+        struct strips strips = strips_of(p, swapped, slice);
         if (!w->weights->get(w->weights->arg, s->param, slice, w->slice))
             return false;
-        for (struct strip x; strips_next(&strips, &x);)
-            if (!outlet_put(&w->outlet, at + x.disk * dtype_bytes(s->head.dtype),
-                            w->slice + x.memory, x.step, x.count))
+        for (struct panel x; strips_panel(&strips, &x);)
+            if (!outlet_panel(&w->outlet, at, &x, w->slice))
                 return false;
     }
     return outlet_flush(&w->outlet);
+}
+
+/* Bytes that stay what they are. */
+static bool same_bytes(const struct saved *s)
+{
+    return s->same && s->same->dtype == s->head.dtype;
+}
+
+/* From file to file. */
+static bool same_copy(const struct writer *w, const struct saved *s, int64_t at)
+{
+    const struct safetensors *from = hf_file_of(s->of, s->same);
+    struct file in;
+    if (!file_open(from->path, false, &in))
+        return false;
+    bool ok = file_copy_part(&in, (const char *)s->same->data - from->map.at,
+                             &w->outlet.file, at, s->head.bytes);
+    file_close(&in);
+    return ok;
 }
 
 static bool writes(const struct writer *w, const struct saved *s, bool leads)
@@ -310,9 +407,7 @@ static bool file_write(struct writer *w, const char *path, int64_t first, int64_
         const struct saved *s = &w->files->saved[i];
         int64_t at = w->files->head[s->file].size + s->at;
         if (writes(w, s, leads))
-            ok = s->param < 0 ? file_write_at(&w->outlet.file, s->head.data,
-                                              s->head.bytes, at)
-                              : param_write(w, s, at);
+            ok = same_bytes(s) ? same_copy(w, s, at) : param_write(w, s, at);
     }
     return file_sync(&w->outlet.file, ok);
 }
@@ -321,9 +416,9 @@ static bool parts_write(struct arena *a, const char *folder, const struct files 
                         const struct hf_weights *weights, bool leads)
 {
     struct arena buffers = arena_make("export");
-    char *both = arena_room(&buffers, 2 * HF_BUFFER);   /* a second push would double */
+    char *both = arena_room(&buffers, HF_BUFFER + OUTLET);      /* two would double */
     struct writer w = {.files = f, .weights = weights, .outlet.buffer = both,
-                       .slice = (float *)(both + HF_BUFFER)};
+                       .slice = (float *)(both + OUTLET)};
     bool ok = true;
     for (int64_t k = 0, first = 0, next = 0; k < f->count && ok; k++, first = next) {
         while (next < f->tensors && f->saved[next].file == k)
@@ -337,6 +432,25 @@ static bool parts_write(struct arena *a, const char *folder, const struct files 
 
 /* ---- all of it ---- */
 
+/* What was written is read again before it takes its name. */
+static bool written_check(struct arena *a, const char *folder, const struct files *f,
+                          const struct hf_weights *w)
+{
+    struct hf_folder is;
+    bool ok = hf_open(a, folder, w->param, w->count, &is);
+    ok = ok && (is.ntensor == f->tensors ||
+                fail("checkpoint: %s holds %lld tensors, %lld were written", folder,
+                     (long long)is.ntensor, (long long)f->tensors));
+    for (int64_t i = 0; i < f->tensors && ok; i++) {
+        const struct disk_tensor *head = &f->saved[i].head;
+        const struct disk_tensor *t = hf_find(&is, head->name);
+        ok = (t && !strcmp(disk_type(t), disk_type(head)) && same_shape(t, head)) ||
+             fail("checkpoint: %s: '%s' is not as it was written", folder, head->name);
+    }
+    hf_close(&is);
+    return ok;
+}
+
 static bool folder_save(const struct comm *world, struct arena *a, const char *part,
                         const char *path, const char *from, const struct files *f,
                         const struct hf_weights *weights)
@@ -348,7 +462,8 @@ static bool folder_save(const struct comm *world, struct arena *a, const char *p
     ok = comm_agree(world, ok);
     ok = ok && comm_agree(world, parts_write(a, part, f, weights, leads));
     if (ok && leads)
-        ok = folder_sync(part) && folder_replace(part, path);
+        ok = written_check(a, part, f, weights) && folder_sync(part) &&
+             folder_replace(part, path);
     if (!ok && leads)
         folder_abandon(part);           /* a full disk keeps nothing of it */
     return ok;

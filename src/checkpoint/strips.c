@@ -82,3 +82,40 @@ bool strips_next(struct strips *s, struct strip *out)
         return false;
     return s->swapped ? swapped_next(s, out) : plain_next(s, out);
 }
+
+bool strips_panel(struct strips *s, struct panel *out)
+{
+    struct strip last;
+    if (!strips_next(s, &last))
+        return false;
+    *out = (struct panel){.first = last, .rows = 1};
+    struct strips ahead = *s;
+    for (struct strip x; last.step != 1 && out->rows < PANEL_ROWS &&
+                         strips_next(&ahead, &x);) {
+        int64_t stride = x.disk - last.disk;
+        if (x.count != last.count || x.step != last.step ||
+            x.memory != last.memory + 1 || (out->rows > 1 && stride != out->stride))
+            break;
+        out->stride = stride;
+        out->rows++;
+        last = x;
+        *s = ahead;
+    }
+    return true;
+}
+
+void tile_to_memory(const struct tile *t, int64_t rows, int64_t columns, float *to,
+                    int64_t step)
+{
+    for (int64_t c = 0; c < columns; c++, to += step)
+        for (int64_t r = 0; r < rows; r++)
+            to[r] = t->at[r][c];
+}
+
+void tile_from_memory(struct tile *t, int64_t rows, int64_t columns, const float *from,
+                      int64_t step)
+{
+    for (int64_t c = 0; c < columns; c++, from += step)
+        for (int64_t r = 0; r < rows; r++)
+            t->at[r][c] = from[r];
+}

@@ -29,4 +29,19 @@ struct strips strips_of(const struct param *p, bool swapped, struct stretch part
 /* The next one; of a matrix in the order of the file. */
 bool strips_next(struct strips *s, struct strip *out);
 
+/* Strips that lie side by side in memory, moved together so that both sides are touched
+ * line by line: row r begins `stride` elements further in the file than row r - 1, and
+ * one further in memory. */
+enum { PANEL_ROWS = 32, PANEL_COLUMNS = 256 };
+struct panel { struct strip first; int64_t rows, stride; };
+bool strips_panel(struct strips *s, struct panel *out);
+
+/* Some columns of a panel on their way, row by row; a little longer than needed, so
+ * that rows do not share lines of the cache. */
+struct tile { float at[PANEL_ROWS][PANEL_COLUMNS + 8]; };
+void tile_to_memory(const struct tile *t, int64_t rows, int64_t columns, float *to,
+                    int64_t step);
+void tile_from_memory(struct tile *t, int64_t rows, int64_t columns, const float *from,
+                      int64_t step);
+
 #endif
