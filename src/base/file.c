@@ -291,37 +291,6 @@ bool file_read_at(const struct file *f, void *to, int64_t size, int64_t at)
     return true;
 }
 
-/* Through memory, where the system cannot do it alone. */
-static bool part_carry(const struct file *from, int64_t from_at, const struct file *to,
-                       int64_t to_at, int64_t size)
-{
-    char block[1 << 16];
-    for (int64_t done = 0, n; done < size; done += n) {
-        n = MIN(size - done, (int64_t)sizeof block);
-        if (!file_read_at(from, block, n, from_at + done) ||
-            !file_write_at(to, block, n, to_at + done))
-            return false;
-    }
-    return true;
-}
-
-bool file_copy_part(const struct file *from, int64_t from_at, const struct file *to,
-                    int64_t to_at, int64_t size)
-{
-    for (ssize_t n; size > 0; from_at += n, to_at += n, size -= n) {
-        off_t in = from_at, out = to_at;
-        n = copy_file_range(from->fd, &in, to->fd, &out, (size_t)size, 0);
-        if (n < 0 && errno == EINTR)
-            n = 0;
-        else if (n < 0 && (errno == EFBIG || errno == ENOSPC || errno == EDQUOT ||
-                           errno == EIO))
-            return file_fail("write", to->path);
-        else if (n <= 0)
-            return part_carry(from, from_at, to, to_at, size);
-    }
-    return true;
-}
-
 bool file_sync(struct file *f, bool ok)
 {
     return file_finish(f->fd, ok, f->path);

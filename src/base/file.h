@@ -30,10 +30,6 @@ MUST_USE bool file_open(const char *path, bool writes, struct file *out);
 MUST_USE bool file_write_at(const struct file *f, const void *from, int64_t size,
                             int64_t at);
 MUST_USE bool file_read_at(const struct file *f, void *to, int64_t size, int64_t at);
-/* `size` bytes from byte `from_at` of one to byte `to_at` of the other, not through
- * this process where the system can do without. */
-MUST_USE bool file_copy_part(const struct file *from, int64_t from_at,
-                             const struct file *to, int64_t to_at, int64_t size);
 /* Where all went well so far fsync, and close in any case; returns whether it did. */
 MUST_USE bool file_sync(struct file *f, bool ok);
 void file_close(struct file *f);

@@ -85,6 +85,7 @@ struct hf_weights {
     int64_t count;
     bool retype;                        /* write `dtype` whatever `from` has */
     enum expert_layout experts;         /* EXPERTS_AUTO: as in `from`, else released */
+    bool force;                         /* write what is not finite, too */
     const struct hf_folder *origin;     /* holds just what `get` gives, of whole params:
                                          * what keeps its layout is taken from there as
                                          * it lies; or NULL */
@@ -95,7 +96,7 @@ struct hf_weights {
  * tied head.  Parameters keep the floating type they have in `from` unless
  * weights->retype, else take `dtype`; config.json then says so.  The folder appears
  * whole or not at all, in place of an older model folder (with config.json) of that
- * name but of no other.
+ * name but of no other.  A parameter that is not finite is refused (FAULT_NOT_FINITE).
  *
  * All members of `world` call it.  Where every byte will lie is known before: rank 0
  * makes the files, then each rank writes its own elements where they belong, taking

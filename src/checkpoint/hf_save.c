@@ -316,6 +316,29 @@ struct writer {
 };
 enum { SLICE = HF_BUFFER / sizeof(float) };
 
+/* No NaN, no infinity: exponents that are not all ones. */
+static bool finite(enum dtype d, const void *at, int64_t bytes)
+{
+    const uint32_t *wide = at;
+    const uint16_t *half = at, ones = d == DTYPE_BF16 ? 0x7F80 : 0x7C00;
+    unsigned odd = 0;
+    for (int64_t i = 0; d == DTYPE_F32 && i < bytes / 4; i++)
+        odd |= (wide[i] & 0x7F800000) == 0x7F800000;
+    for (int64_t i = 0; d != DTYPE_F32 && i < bytes / 2; i++)
+        odd |= (half[i] & ones) == ones;
+    return !odd;
+}
+
+static bool finite_check(const struct writer *w, const struct saved *s, enum dtype d,
+                         const void *at, int64_t bytes)
+{
+    if (w->weights->force || finite(d, at, bytes))
+        return true;
+    fail("checkpoint: '%s' has NaN or infinite values; expected a model that can be "
+         "used (vlmoe convert --force writes it all the same)", s->head.name);
+    return fail_kind(FAULT_NOT_FINITE);
+}
+
 /* As it lies in the origin, in another type. */
 static bool same_write(struct writer *w, const struct saved *s, int64_t at)
 {
@@ -323,7 +346,8 @@ static bool same_write(struct writer *w, const struct saved *s, int64_t at)
     for (int64_t from = 0, n; from < s->head.count; from += n) {
         n = MIN(s->head.count - from, SLICE / 64);
         disk_load(s->same, from, n, w->slice);
-        if (!outlet_put(&w->outlet, at + from * width, w->slice, n))
+        if (!finite_check(w, s, DTYPE_F32, w->slice, n * (int64_t)sizeof *w->slice) ||
+            !outlet_put(&w->outlet, at + from * width, w->slice, n))
             return false;
     }
     return outlet_flush(&w->outlet);
@@ -356,7 +380,9 @@ static bool param_write(struct writer *w, const struct saved *s, int64_t at)
     for (int64_t from = part.from; from < part.to; from = slice.to) {
         slice = slice_of(p, swapped, from, part.to);
         struct strips strips = strips_of(p, swapped, slice);
-        if (!w->weights->get(w->weights->arg, s->param, slice, w->slice))
+        int64_t bytes = (slice.to - slice.from) * (int64_t)sizeof *w->slice;
+        if (!w->weights->get(w->weights->arg, s->param, slice, w->slice) ||
+            !finite_check(w, s, DTYPE_F32, w->slice, bytes))
             return false;
         for (struct panel x; strips_panel(&strips, &x);)
             if (!outlet_panel(&w->outlet, at, &x, w->slice))
@@ -371,15 +397,22 @@ static bool same_bytes(const struct saved *s)
     return s->same && s->same->dtype == s->head.dtype;
 }
 
-/* From file to file. */
+/* From file to file, by pieces that stay in the cache. */
 static bool same_copy(const struct writer *w, const struct saved *s, int64_t at)
 {
     const struct safetensors *from = hf_file_of(s->of, s->same);
+    int64_t begin = (const char *)s->same->data - from->map.at, n;
+    char *piece = w->outlet.buffer;
     struct file in;
     if (!file_open(from->path, false, &in))
         return false;
-    bool ok = file_copy_part(&in, (const char *)s->same->data - from->map.at,
-                             &w->outlet.file, at, s->head.bytes);
+    bool ok = true;
+    for (int64_t done = 0; done < s->head.bytes && ok; done += n) {
+        n = MIN(s->head.bytes - done, OUTLET);
+        ok = file_read_at(&in, piece, n, begin + done) &&
+             (s->param < 0 || finite_check(w, s, s->head.dtype, piece, n)) &&
+             file_write_at(&w->outlet.file, piece, n, at + done);
+    }
     file_close(&in);
     return ok;
 }

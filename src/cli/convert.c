@@ -11,8 +11,9 @@ static bool run(struct arena *arena, int argc, char **argv)
     const char *experts = expert_layout_name[EXPERTS_AUTO];
     int64_t megabytes = 5000;
     const struct option option[] = {
-        {"dtype", &o.dtype, NULL, NULL}, {"like", &o.like, NULL, NULL},
-        {"experts", &experts, NULL, NULL}, {"shard-mb", NULL, &megabytes, NULL}};
+        {"dtype", &o.dtype, NULL, NULL},     {"like", &o.like, NULL, NULL},
+        {"experts", &experts, NULL, NULL},   {"force", NULL, NULL, &o.force},
+        {"shard-mb", NULL, &megabytes, NULL}};
     if (!arguments_read(&a, argc, argv, option, COUNT(option), 2, 2))
         return false;
     if (o.dtype && strcmp(o.dtype, "f32") && strcmp(o.dtype, "bf16")) {
@@ -45,7 +46,7 @@ static bool run(struct arena *arena, int argc, char **argv)
 const struct command command_convert = {
     "convert",
     "SRC DST [--dtype f32|bf16] [--experts released|transformers] [--like DIR] "
-    "[--shard-mb N]",
+    "[--shard-mb N] [--force]",
     "a model folder or training state into a model folder",
     "Writes a Hugging Face folder from another one, or from a training state\n"
     "(runs/NAME/checkpoints/step-N), some megabytes at a time.  --dtype changes the "
@@ -57,7 +58,8 @@ const struct command command_convert = {
     "else it stays as it is.  --like names the folder whose config "
     "and other\n"
     "files are taken, --shard-mb the largest weight file (5000).  DST must be new or "
-    "empty.\n\n"
+    "empty.\n"
+    "Weights that are not finite are refused unless --force is given.\n\n"
     "example: vlmoe convert runs/quickstart/model runs/quickstart/half --dtype bf16",
     run,
 };

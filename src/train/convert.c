@@ -85,6 +85,7 @@ static bool save(struct arena *a, const struct convert_options *o, const char *l
         .part = part,
         .count = count,
         .retype = o->dtype != NULL,
+        .force = o->force,
         .origin = folder ? &from->folder : NULL,
         .experts = as_found ? from->folder.experts : o->experts,
     };

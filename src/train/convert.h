@@ -12,6 +12,7 @@ struct convert_options {
                                          * NULL: `from`, or what the state's run used */
     const char *dtype;                  /* "f32", "bf16", or NULL: as in `like` */
     enum expert_layout experts;         /* EXPERTS_AUTO: as in `like`, or else `from` */
+    bool force;                         /* weights that are not finite, too */
     int64_t shard_bytes;                /* of one weight file at most */
 };
 MUST_USE bool convert(const struct convert_options *o);

@@ -235,6 +235,19 @@ train_well four model.path="$five" train.steps=1 optim.lr=0 checkpoint.experts=r
 cmp "$model/model.safetensors" "$tiny/runs/four/model/model.safetensors" ||
     tiny_fail "checkpoint.experts=released"
 
+# a model that is not finite: by force alone
+cp -r "$model" "$tiny/odd"
+size=$(wc -c <"$tiny/odd/model.safetensors")
+printf '\377\377\377\177' | dd of="$tiny/odd/model.safetensors" bs=1 seek=$((size - 4)) conv=notrunc 2>/dev/null
+for options in "" "--dtype bf16" "--experts transformers"; do
+    # shellcheck disable=SC2086
+    "$vlmoe" convert "$tiny/odd" "$tiny/odd2" $options >"$out" 2>&1
+    expected 5 "convert of NaN $options" $? "$out" "NaN or infinite" "--force"
+    [ ! -e "$tiny/odd2" ] || tiny_fail "NaN was exported"
+done
+works convert "$tiny/odd" "$tiny/odd2" --force
+cmp "$tiny/odd/model.safetensors" "$tiny/odd2/model.safetensors" || tiny_fail "convert --force"
+
 # ---- profile: its rows cover the step ----
 
 works profile "$tiny/recipe.yaml" --steps 3 --warmup 1 --trace "$tiny/trace.json"

@@ -8,6 +8,7 @@
 #include "parallel/world.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <signal.h>
 #include <sys/resource.h>
 
@@ -641,6 +642,56 @@ static void test_what_is_not_carried(void **state)
     arena_free(&a);
 }
 
+/* NaN and infinities are refused, whatever way the elements go, unless by force. */
+static bool get_odd(void *arg, int64_t param, struct stretch part, float *to)
+{
+    for (int64_t i = part.from; i < part.to; i++)
+        to[i - part.from] =
+            param == EXPERTS && i == E * R * C - 1 ? *(const float *)arg : 1;
+    return true;
+}
+
+static void test_not_finite(void **state)
+{
+    (void)state;
+    struct arena a = arena_make("test");
+    char *from = source_make(&a), *to = check_folder(&a), *x = path_join(&a, to, "x");
+    float odd[] = {NAN, INFINITY, -INFINITY, 3e38f, -0.0f};
+    for (int i = 0; i < COUNT(odd); i++) {
+        struct hf_weights w = {.get = get_odd, .arg = &odd[i], .param = params,
+                               .part = all, .count = PARAMS};
+        if (i < 3) {
+            assert_fails(save(x, from, &w, DTYPE_F32, 1 << 20),
+                         "gate_up_proj' has NaN or infinite values");
+            assert_int_equal(fail_fault(), FAULT_NOT_FINITE);
+            assert_string_equal(check_names(&a, to), "");
+        }
+        w.force = i < 3;
+        assert_ok(save(x, from, &w, DTYPE_F32, 1 << 20));
+        for (int way = 0; way < 4; way++) {     /* as it is, retyped, turned, both */
+            struct hf_folder f;
+            assert_ok(hf_open(&a, x, params, PARAMS, &f));
+            struct hf_weights again = {
+                .get = get_from_folder, .arg = &f, .param = params, .part = all,
+                .count = PARAMS, .origin = &f, .retype = way & 1,
+                .experts = way & 2 ? EXPERTS_TRANSFORMERS : EXPERTS_RELEASED};
+            char *y = path_join(&a, to, "y");
+            bool ok = save(y, x, &again, DTYPE_F32, 1 << 20);
+            assert_int_equal(ok, i >= 3);
+            if (i < 3)
+                assert_int_equal(fail_fault(), FAULT_NOT_FINITE);
+            again.force = true;
+            assert_ok(save(y, x, &again, DTYPE_F32, 1 << 20));
+            assert_ok(folder_remove(y));
+            hf_close(&f);
+        }
+        assert_ok(folder_remove(x));
+    }
+    assert_ok(folder_remove(from));
+    assert_ok(folder_remove(to));
+    arena_free(&a);
+}
+
 /* The config says which type the weights have, and is else the same byte for byte. */
 static void test_config_dtype(void **state)
 {
@@ -791,7 +842,7 @@ int main(void)
         cmocka_unit_test(test_ranks),
         cmocka_unit_test(test_shards),        cmocka_unit_test(test_places),
         cmocka_unit_test(test_what_is_not_carried), cmocka_unit_test(test_other_types),
-        cmocka_unit_test(test_config_dtype),
+        cmocka_unit_test(test_config_dtype), cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_failures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
