@@ -102,12 +102,14 @@ static void router_follows_its_law(void **state)
 static void ties_and_bias(void **state)
 {
     (void)state;
-    struct tensor z = floats(2, 4), pi = floats(2, 4), weight = floats(2, 2);
-    struct tensor index = ints(2, 2), live = list(1, (int32_t[]){2}), bias = vector(4);
+    struct tensor z = floats(3, 4), pi = floats(3, 4), weight = floats(3, 2);
+    struct tensor index = ints(3, 2), live = list(1, (int32_t[]){3}), bias = vector(4);
     *at(z, 5) = 1;                      /* the second row: expert 1 is likeliest */
+    *at(z, 9) = *at(z, 11) = 1;         /* the third: 1 and 3, equally */
     const int32_t *choice = index.data;
     cpu->router(&stream, z, tensor_none(), live, pi, index, weight);
     assert_true(choice[0] == 0 && choice[1] == 1 && choice[2] == 1 && choice[3] == 0);
+    assert_true(choice[4] == 1 && choice[5] == 3);
     *at(bias, 3) = 10;                  /* chosen by bias, weighed without it */
     cpu->router(&stream, z, bias, live, pi, index, weight);
     assert_true(choice[0] == 3 && choice[1] == 0 && choice[2] == 3 && choice[3] == 1);
