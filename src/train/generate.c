@@ -146,20 +146,32 @@ static bool prompt_fits(const struct row_shape *shape, const struct encoded *e)
                 shape->patches, shape->images);
 }
 
-/* Which prompts share a row: no more than lets every way have one. */
-static bool prompts_pack(struct answers *x, struct arena *a,
-                         const struct sample *sample)
+static bool prompts_encode(struct answers *x, struct arena *a,
+                           const struct sample *sample)
 {
-    struct row_shape shape = row_shape_of(&x->limit, &x->s->model.config);
-    shape.segments = MAX(MIN(shape.segments, (x->count + x->ways - 1) / x->ways), 1);
-    struct packer *p = packer_make(a, &shape, MAX(x->count, 1));
-    int64_t *ticket = NEW(a, int64_t, shape.segments);
+    const struct row_shape shape = row_shape_of(&x->limit, &x->s->model.config);
     for (int i = 0; i < x->count; i++) {
         struct encoded *e = &x->prompt[i].e;
         if (!prompt_encode(x->s, a, &sample[i], e) || !prompt_fits(&shape, e))
             return fail_kind(FAULT_DATA);
-        REQUIRE(packer_offer(p, i, e->tokens, e->patches, e->nimage));
         x->prompt[i].id = NEW(a, int32_t, x->most);
+    }
+    return true;
+}
+
+/* Which prompts share a row: those whose answers would have room in it too, and no more
+ * than lets every way have a row. */
+static void prompts_pack(struct answers *x, struct arena *a)
+{
+    struct row_shape shape = row_shape_of(&x->limit, &x->s->model.config);
+    for (int i = 0; i < x->count; i++)
+        shape.tokens = MAX(shape.tokens, x->prompt[i].e.tokens + x->most);
+    shape.segments = MAX(MIN(shape.segments, (x->count + x->ways - 1) / x->ways), 1);
+    struct packer *p = packer_make(a, &shape, MAX(x->count, 1));
+    int64_t *ticket = NEW(a, int64_t, shape.segments);
+    for (int i = 0; i < x->count; i++) {
+        const struct encoded *e = &x->prompt[i].e;
+        REQUIRE(packer_offer(p, i, e->tokens + x->most, e->patches, e->nimage));
     }
     for (int n, at = 0; (n = packer_take(p, true, ticket, shape.segments)) > 0;
          at += n) {
@@ -167,7 +179,6 @@ static bool prompts_pack(struct answers *x, struct arena *a,
         for (int i = 0; i < n; i++)
             x->order[at + i] = (int)ticket[i];
     }
-    return true;
 }
 
 /* ---- room: rows and cache are as large as these prompts and answers need ---- */
@@ -472,8 +483,9 @@ bool generate(struct session *s, struct arena *a, const struct capacity *limit,
                         .order = NEW(a, int, count),
                         .row = NEW(a, struct prompt_row, count),
                         .batch = NEW(a, struct batch, count)};
-    if (!prompts_pack(&x, a, sample))
+    if (!prompts_encode(&x, a, sample))
         return false;
+    prompts_pack(&x, a);
     batches_make(&x, a);
     if (!answers_make(&x))
         return false;
