@@ -149,28 +149,31 @@ static bool no_loss(const struct sample *s)
     return fail("no loss: its assistant turns are empty");
 }
 
-static bool draft_load(const struct draft *d, const struct loader_options *o,
-                       struct arena *item, struct encoded *out)
+/* What the images will be. */
+static void draft_grids(const struct draft *d, struct arena *item, struct encoded *out)
 {
-    int merge = d->shape.merge;
+    const struct image_shape *s = &d->shape;
     out->nimage = d->sample->nimage;
     out->patches = (int)d->patches;
+    out->max_pixels = s->max_pixels;
     out->image = NEW(item, struct patches, out->nimage);
     for (int k = 0; k < out->nimage; k++) {
-        struct patches *p = &out->image[k];
-        if (!image_load(item, d->file[k], o->rules, &o->limits, &d->shape, p))
-            return fail_in("image %s", d->sample->image[k].name);
-        REQUIRE(p->grid_h / merge * (p->grid_w / merge) == d->tokens[k]);
+        int width, height;
+        if (!image_target(s, d->width[k], d->height[k], &width, &height))
+            BUG("%s", fail_message());          /* draft_measure did it before */
+        out->image[k] = (struct patches){
+            .grid_h = height / s->patch, .grid_w = width / s->patch,
+            .values = 3 * s->frames * s->patch * s->patch};
     }
-    return true;
 }
 
-enum cause sample_encode(const struct loader_options *o, const struct sample *s,
-                         struct arena *scratch, struct arena *item,
-                         struct encoded *out)
+enum cause sample_measure(const struct loader_options *o, const struct sample *s,
+                          struct arena *scratch, struct arena *item,
+                          struct bytes **file, struct encoded *out)
 {
     struct draft d;
     struct dialogue chat;
+    *file = NULL;
     *out = (struct encoded){
         .name = arena_copy(item, s->name, strlen(s->name)),
         .id = s->id, .position = -1, .part = -1, .mock = s->mock,
@@ -200,13 +203,49 @@ enum cause sample_encode(const struct loader_options *o, const struct sample *s,
     out->input = chat.input.at;
     out->scored = chat.scored;
     out->special = (int)chat.special;
-    if (!draft_load(&d, o, item, out) ||
-        !sample_positions(&o->shape, out, NEW(scratch, int32_t, 3 * out->tokens)))
+    draft_grids(&d, item, out);
+    *file = d.file;
+    if (!sample_positions(&o->shape, out, NEW(scratch, int32_t, 3 * out->tokens)))
         return CAUSE_BAD;
     if (sample_targets(&o->shape, out))
         return CAUSE_NONE;
     no_loss(s);
     return CAUSE_NO_LOSS;
+}
+
+bool sample_load(const struct loader_options *o, const struct sample *s,
+                 const struct bytes *file, struct arena *item, struct encoded *out)
+{
+    struct image_shape shape = o->image;
+    shape.max_pixels = out->max_pixels;
+    for (int k = 0; k < out->nimage; k++) {
+        struct patches *want = &out->image[k], is;
+        if (!image_load(item, file[k], o->rules, &o->limits, &shape, &is))
+            return fail_in("image %s", s->image[k].name);
+        if (is.grid_h != want->grid_h || is.grid_w != want->grid_w)
+            return fail("image %s: it changed while its sample waited for its row",
+                        s->image[k].name);
+        *want = is;
+    }
+    return true;
+}
+
+enum cause sample_encode(const struct loader_options *o, const struct sample *s,
+                         struct arena *scratch, struct arena *item,
+                         struct encoded *out)
+{
+    struct bytes *file;
+    struct failure why;
+    enum cause cause = sample_measure(o, s, scratch, item, &file, out);
+    if (cause == CAUSE_NO_LOSS)
+        fail_take(&why);
+    if (cause != CAUSE_NONE && cause != CAUSE_NO_LOSS)
+        return cause;
+    if (!sample_load(o, s, file, item, out))
+        return CAUSE_BAD;
+    if (cause == CAUSE_NO_LOSS)
+        fail_raise(&why);
+    return cause;
 }
 
 bool loader_encode(const struct loader_options *o, const struct sample *s,

@@ -27,7 +27,7 @@ struct loader_options {
     enum bad_policy bad;
     int bad_limit;                      /* bad samples in a row that are skipped */
     int window;                         /* samples to choose from, 1 to WINDOW_MAX */
-    int workers, ahead;                 /* threads that encode; rows kept ready */
+    int workers, ahead;                 /* threads that read; rows kept ready */
     int hold;                           /* rows handed out that stay valid (0: 1) */
     int64_t positions;                  /* stop after so many; 0: epochs go on */
 };
@@ -40,12 +40,15 @@ struct cursor {
     int64_t waiting[WINDOW_MAX];
     int64_t rows;                       /* rows handed out so far */
     int64_t bad, too_long, no_loss, consecutive_bad;    /* counted so far */
+    int64_t broken_in_row;              /* consecutive ones whose pixels were bad */
 };
 
-/* `from` NULL: from the beginning.  `a` must outlive loader_close.  With workers, one
- * more thread packs.  In memory at most: ahead + hold + 2 rows, and the samples of one
- * row, of the window and a few for every worker. */
+/* `from` NULL: from the beginning.  `a` must outlive loader_close.  With workers, as
+ * many threads decode, and one more packs.  In memory at most loader_bytes: rows ready
+ * and handed out, the pixels of rows being filled, and of the samples that wait to be
+ * chosen text and small files; to that comes what decoding a picture takes. */
 struct loader;
+int64_t loader_bytes(const struct loader_options *o);
 MUST_USE bool loader_open(struct arena *a, const struct loader_options *o,
                           const struct cursor *from, struct loader **out);
 /* The next row; valid until `hold` newer ones are handed out (a step of N rows needs

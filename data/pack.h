@@ -26,6 +26,7 @@ struct encoded {
     int nimage;
     struct patches *image;              /* in order of appearance */
     int patches;                        /* of all images */
+    int64_t max_pixels;                 /* of an image: less where the sample shrank */
 };
 
 struct row_shape {

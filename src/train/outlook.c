@@ -75,6 +75,13 @@ struct job {
     int first;                          /* stage of index 0 */
 };
 
+/* Rank 0 has the rows; where ranks share a host's memory each bears its part. */
+static int64_t loader_share(const struct outlook_stage *s, int world)
+{
+    const struct loader_options rows = session_rows_ahead(&s->session);
+    return loader_bytes(&rows) / world;
+}
+
 static void stage_cost(struct outlook_stage *s, const struct outlook *o,
                        const struct workload *load)
 {
@@ -86,7 +93,8 @@ static void stage_cost(struct outlook_stage *s, const struct outlook *o,
     plan_work(p, s->work);
     s->need = p->bytes;
     if (o->hardware.memory <= 0)        /* the device's memory is the host's */
-        s->need += p->host_bytes + saver_snapshot(&s->session);
+        s->need += p->host_bytes + saver_snapshot(&s->session) +
+                   loader_share(s, o->crew.mesh.layout.world);
     for (int64_t i = 0; i < p->nstep; i++)
         s->flops += s->work[i].flops;
     plan_cost(p, s->work, &o->hardware, load, s->cost, s->talk);

@@ -208,6 +208,10 @@ static void files_print(const struct outlook *o, const struct outlook_stage *s,
              (double)train_state_bytes(x) / 1e9,
              saver_snapshot(x) ? "from a copy in host memory while it trains on"
                                : "without a copy");
+    const struct loader_options rows = session_rows_ahead(x);
+    text_add(t, "rows: at most %.3f GB on the host of rank 0 for those of a step, %d "
+                "ahead and %d samples that wait\n", (double)loader_bytes(&rows) / 1e9,
+             rows.ahead, rows.window);
     text_add(t, "export in %s: %.3f GB in %lld files of at most %.3f GB, two buffers "
                 "of %d MiB a rank\n", dtype_name[dtype], (double)out.bytes / 1e9,
              (long long)out.files, (double)out.largest / 1e9, HF_BUFFER >> 20);

@@ -327,6 +327,16 @@ static bool tokenizer_fits(const struct session *s)
     return true;
 }
 
+struct loader_options session_rows_ahead(const struct session *s)
+{
+    const struct recipe *r = s->recipe;
+    return (struct loader_options){
+        .shape = row_shape_of(&s->model.capacity, &s->model.config),
+        .window = (int)r->data_window, .workers = (int)r->data_workers,
+        .ahead = (int)r->data_ahead, .hold = (int)r->batch_rows,
+    };
+}
+
 /* Of config, tokenizer and processor as they are on disk; weights are the state's. */
 static bool model_hash_make(struct session *s)
 {
@@ -358,17 +368,17 @@ static bool text_open(struct session *s)
         !shape_read(s, &shape) || !model_hash_make(s))
         return false;
     s->chat.special = (enum special)choice_of(r->data_special, special_name);
+    const struct loader_options rows = session_rows_ahead(s);
     s->loader = (struct loader_options){
         .chat = &s->chat,
-        .shape = row_shape_of(&s->model.capacity, &s->model.config), .image = shape,
+        .shape = rows.shape, .image = shape,
         .limits = {r->data_pixel_limit, r->data_decode_bytes, (int)r->data_scan_limit},
         .rules = {(enum exif_rule)choice_of(r->data_exif, exif_rule_name),
                   (enum alpha_rule)choice_of(r->data_alpha, alpha_rule_name)},
         .too_long = (enum long_policy)choice_of(r->data_too_long, long_policy_name),
         .bad = (enum bad_policy)choice_of(r->data_bad, bad_policy_name),
-        .bad_limit = (int)r->data_bad_limit, .window = (int)r->data_window,
-        .workers = (int)r->data_workers, .ahead = (int)r->data_ahead,
-        .hold = (int)r->batch_rows,
+        .bad_limit = (int)r->data_bad_limit, .window = rows.window,
+        .workers = rows.workers, .ahead = rows.ahead, .hold = rows.hold,
     };
     return true;
 }

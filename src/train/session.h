@@ -90,6 +90,8 @@ int session_ranks(const struct recipe *recipe);
 MUST_USE bool session_layout(const struct recipe *recipe, struct mesh *out);
 /* Is this the rank that reads data and writes files? */
 bool session_leads(const struct session *s);
+/* Of session.loader what loader_bytes asks: there without data. */
+struct loader_options session_rows_ahead(const struct session *s);
 /* Tokenizer, chat template, image processor. */
 MUST_USE bool session_text(struct session *s);
 /* The same, and sources and their order. */

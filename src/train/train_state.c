@@ -77,7 +77,8 @@ struct counter { const char *name; size_t at; };
 static const struct counter whole[] = {
     AT(step), AT(updates), AT(skipped), AT(skipped_in_row), AT(cursor.position),
     AT(cursor.rows), AT(cursor.bad), AT(cursor.too_long), AT(cursor.no_loss),
-    AT(cursor.consecutive_bad), AT(ledger.slots), AT(ledger.supervised),
+    AT(cursor.consecutive_bad), AT(cursor.broken_in_row),
+    AT(ledger.slots), AT(ledger.supervised),
     AT(ledger.context), AT(ledger.image), AT(ledger.padding), AT(ledger.patch_slots),
     AT(ledger.patches), AT(ledger.patch_padding), AT(ledger.samples), AT(ledger.images),
     AT(ledger.mock), AT(ledger.dropped), AT(ledger.too_long), AT(ledger.bad),
