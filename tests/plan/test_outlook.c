@@ -274,14 +274,14 @@ static void a_state_is_divided(void **state)
     }
 }
 
-/* The snapshot is as large as what is written, where training goes on beside. */
 static int64_t rows_ahead(const struct session *s)
 {
     const struct loader_options rows = session_rows_ahead(s);
     return loader_bytes(&rows);
 }
 
-/* The copy of a state that is written, and the rows that wait. */
+/* The snapshot is as large as what is written, where training goes on beside; the rows
+ * that wait are counted too. */
 static void a_snapshot_is_planned(void **state)
 {
     (void)state;
