@@ -182,24 +182,37 @@ static void time_left(char *to, size_t size, double seconds)
         snprintf(to, size, "%" PRId64 "m%02" PRId64 "s", s / 60, s % 60);
 }
 
+/* How many steps the run has, as far as can be told. */
+static const char *steps_text(const struct metrics_log *l, const struct metrics *m,
+                              char *to, size_t size)
+{
+    if (!l->recipe->train_epochs)
+        snprintf(to, size, "%" PRId64, l->recipe->train_steps);
+    else if (m->last)
+        snprintf(to, size, "%" PRId64, m->step);
+    else
+        snprintf(to, size, "~%.0f", (double)m->step / MAX(m->share, 1e-9));
+    return to;
+}
+
 static void progress(struct metrics_log *l, const struct metrics *m)
 {
-    int64_t steps = l->recipe->train_steps;
-    char left[32], line[256];
-    double now = m->step_ms / 1e3;
+    char left[32], steps[32], ranks[32] = "", line[256];
+    double now = m->step_ms / 1e3, more = (1 - m->share) / MAX(m->share, 1e-9);
     l->seconds = l->seconds > 0 ? 0.9 * l->seconds + 0.1 * now : now;
-    time_left(left, sizeof left, l->seconds * (double)(steps - m->step));
+    time_left(left, sizeof left, l->seconds * (double)m->step * more);
+    if (l->world > 1)
+        snprintf(ranks, sizeof ranks, "  of all %d ranks", l->world);
     snprintf(line, sizeof line,
-             "step %" PRId64 "/%" PRId64 "  loss %.4f  norm %.3f  lr %.2e  "
-             "%.0f useful tokens/s (%.0f supervised)  %.1f images/s  "
+             "step %" PRId64 "/%s  loss %.4f  norm %.3f  lr %.2e  "
+             "%.0f useful tokens/s (%.0f supervised)  %.1f images/s%s  "
              "%.0f%% full  left %s",
-             m->step, steps, m->loss, m->grad_norm, m->lr,
-             per_second((double)ledger_useful(&m->ledger), m, l->world),
-             per_second((double)m->ledger.supervised, m, l->world),
-             per_second((double)m->ledger.images, m, l->world),
+             m->step, steps_text(l, m, steps, sizeof steps), m->loss, m->grad_norm,
+             m->lr, per_second((double)ledger_useful(&m->ledger), m, 1),
+             per_second((double)m->ledger.supervised, m, 1),
+             per_second((double)m->ledger.images, m, 1), ranks,
              100 * useful_share(&m->ledger), left);
-    if (m->step == steps ||
-        (!log_terminal() && m->step % l->recipe->train_log_every == 0))
+    if (m->last || (!log_terminal() && m->step % l->recipe->train_log_every == 0))
         log_info("train", "%s", line);
     else
         log_progress("%s", line);
@@ -230,8 +243,7 @@ bool metrics_evaluated(struct metrics_log *l, double loss)
         fprintf(l->file, ",\"eval_loss\":%s}\n", value) < 0 || fflush(l->file) != 0)
         return fail("report: write %s: %s", l->path, strerror(errno));
     l->evaluated = true;
-    log_info("train", "step %" PRId64 "/%" PRId64 "  held-out loss %.4f", l->step,
-             l->recipe->train_steps, loss);
+    log_info("train", "step %" PRId64 "  held-out loss %.4f", l->step, loss);
     return !l->recipe->report_tensorboard || !isfinite(loss) ||
            (events_ready(l) && events_scalar(l->events, l->step, "loss/eval", loss) &&
             events_flush(l->events));

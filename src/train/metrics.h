@@ -8,6 +8,8 @@
 
 struct metrics {                        /* one step; units as in docs/recipes.md */
     int64_t step;
+    double share;                       /* of the run, done with it */
+    bool last;                          /* it ends the run */
     double loss, aux_loss, z_loss, grad_norm, lr;
     double step_ms, data_wait_ms;
     struct ledger ledger;

@@ -1,23 +1,47 @@
 /* optimizer.c - one update of all parameters from their summed gradients. */
 #include "train/optimizer.h"
 
+#include "base/log.h"
+
+#include <inttypes.h>
 #include <math.h>
 
-double schedule_rate(const struct recipe *r, int64_t step)
+/* From 1 to the floor while `done` goes from 0 to 1. */
+static double cosine(const struct recipe *r, double done)
+{
+    double wave = 0.5 * (1 + cos(3.14159265358979323846 * MIN(done, 1)));
+    return r->optim_floor + (1 - r->optim_floor) * wave;
+}
+
+double schedule_rate(const struct recipe *r, int64_t step, double share)
 {
     double warmup = (double)r->optim_warmup, steps = (double)r->train_steps;
-    double at = (double)step;
+    double at = (double)step, risen = at < warmup ? at / warmup : 1;
+    bool wave = !strcmp(r->optim_schedule, "cosine");
+    if (r->train_epochs)                /* nobody knows how many steps that will be */
+        return r->optim_lr * risen * (wave ? cosine(r, share) : 1);
     if (at <= warmup)
         return r->optim_lr * at / warmup;
-    if (!strcmp(r->optim_schedule, "cosine")) {
-        double done = steps > warmup ? MIN((at - warmup) / (steps - warmup), 1) : 1;
-        double wave = 0.5 * (1 + cos(3.14159265358979323846 * done));
-        return r->optim_lr * (r->optim_floor + (1 - r->optim_floor) * wave);
-    }
+    if (wave)
+        return r->optim_lr *
+               cosine(r, steps > warmup ? (at - warmup) / (steps - warmup) : 1);
     double decay = (double)r->optim_decay_steps, from = steps - decay;
     if (!strcmp(r->optim_schedule, "wsd") && at > from)
         return r->optim_lr * (1 - (1 - r->optim_floor) * MIN((at - from) / decay, 1));
     return r->optim_lr;
+}
+
+void schedule_warn(const struct recipe *r)
+{
+    int64_t last = r->train_steps;
+    if (r->optim_lr == 0)
+        log_warn("optim", "optim.lr is 0: nothing is learnt");
+    else if (!r->train_epochs && last > 0 && r->optim_warmup >= last)
+        log_warn("optim", "optim.warmup %" PRId64 " is not below train.steps %" PRId64
+                 ": the learning rate only rises, to %g of optim.lr %g, and nothing of "
+                 "optim.schedule %s comes after", r->optim_warmup, last,
+                 (double)last / (double)r->optim_warmup, r->optim_lr,
+                 r->optim_schedule);
 }
 
 double part_rate(const struct recipe *r, enum part part)
@@ -50,10 +74,10 @@ static bool global_norm(const struct model *m, struct machine *machine,
 
 bool optimizer_step(const struct recipe *r, const struct model *m,
                     struct machine *machine, const struct ops *ops,
-                    struct stream *stream, int64_t step, int64_t updates,
+                    struct stream *stream, double rate, int64_t updates,
                     struct update *out)
 {
-    struct update u = {.rate = schedule_rate(r, step)};
+    struct update u = {.rate = rate};
     if (!global_norm(m, machine, ops, stream, &u.grad_norm))
         return false;
     u.skipped = !isfinite(u.grad_norm);

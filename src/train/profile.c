@@ -131,8 +131,8 @@ static bool step_measure(struct profiler *t, int64_t step, bool counts)
         return false;
     done = clock_seconds();
     struct update u;
-    if (!optimizer_step(s->recipe, &s->model, s->machine, s->ops, &s->stream, step,
-                        step - 1, &u))
+    if (!optimizer_step(s->recipe, &s->model, s->machine, s->ops, &s->stream,
+                        schedule_rate(s->recipe, step, 0), step - 1, &u))
         return false;
     double end = clock_seconds();
     if (!counts)

@@ -463,6 +463,15 @@ bool recipe_check(const struct recipe *r)
     else if (r->data_max_pixels && r->data_min_pixels > r->data_max_pixels)
         ok = fail("recipe: data.min_pixels %" PRId64 " is above data.max_pixels %"
                   PRId64, r->data_min_pixels, r->data_max_pixels);
+    else if (!strcmp(r->optim_schedule, "wsd") && r->train_epochs)
+        ok = fail("recipe: optim.schedule wsd decays over the last steps, and how many "
+                  "train.epochs %" PRId64 " take is not known; use cosine, or "
+                  "train.steps", r->train_epochs);
+    else if (r->optim_lr * r->optim_decay >= 2)
+        ok = fail("recipe: optim.lr %g times optim.decay %g is %g: each update would "
+                  "multiply weights by %g, so they could only grow without bound; "
+                  "expected below 2", r->optim_lr, r->optim_decay,
+                  r->optim_lr * r->optim_decay, 1 - r->optim_lr * r->optim_decay);
     else if (!strcmp(r->optim_schedule, "wsd") &&
              r->optim_warmup + r->optim_decay_steps > r->train_steps)
         ok = fail("recipe: optim.warmup %" PRId64 " + optim.decay_steps %" PRId64

@@ -25,7 +25,7 @@ struct saver {
 static bool beside(const struct recipe *r)
 {
     return r->checkpoint_async && r->checkpoint_every > 0 &&
-           r->checkpoint_every < r->train_steps;
+           (r->train_epochs > 0 || r->checkpoint_every < r->train_steps);
 }
 
 int64_t saver_snapshot(const struct session *s)

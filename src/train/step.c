@@ -14,6 +14,22 @@
 #include <math.h>
 #include <xxhash.h>
 
+/* By steps, or by samples: those of the passes asked for that no longer wait. */
+bool run_measure(const struct trainer *t, int64_t step, double *share)
+{
+    const struct recipe *r = t->s.recipe;
+    const struct cursor *c = &t->state.cursor;
+    int64_t all = r->train_steps, now = step;
+    if (r->train_epochs) {
+        all = r->train_epochs * mix_epoch_samples(t->s.mix);
+        now = MIN(c->position, all);
+        for (int i = 0; i < c->nwaiting; i++)
+            now -= c->waiting[i] < all;
+    }
+    *share = all > 0 ? MIN((double)now / (double)all, 1) : 1;
+    return now >= all;
+}
+
 static bool rows_load(struct trainer *t)
 {
     struct batch *b = t->batch;
@@ -33,6 +49,7 @@ static bool rows_load(struct trainer *t)
         ledger_add(&b->sum, &b->row[i]->ledger);
     }
     loader_cursor(b->loader, &t->state.cursor);
+    b->last = run_measure(t, t->state.step + 1, &b->share);
     b->waited = loader_wait_seconds(b->loader) - before;
     return ledger_check(&b->sum) || fail_kind(FAULT_DATA);
 }
@@ -276,12 +293,15 @@ bool step_run(struct trainer *t, struct metrics *m)
     const struct decoder_graph *d = &s->model.decoder;
     /* Now: once this step's sums have met, rank 0 may be at the next one's rows. */
     const struct ledger sum = t->batch->sum;
+    t->last = t->batch->last;
+    t->share = t->batch->share;
     if (!plan_run(t))
         return false;
     int64_t step = ++t->state.step;
     struct update u;
-    if (!optimizer_step(s->recipe, &s->model, s->machine, s->ops, &t->s.stream, step,
-                        t->state.updates, &u))
+    if (!optimizer_step(s->recipe, &s->model, s->machine, s->ops, &t->s.stream,
+                        schedule_rate(s->recipe, step, t->share), t->state.updates,
+                        &u))
         return false;
     ledger_add(&t->state.ledger, &sum);
     if (u.skipped && !step_skipped(t))
@@ -298,6 +318,8 @@ bool step_run(struct trainer *t, struct metrics *m)
     struct flops_count work = flops_count_of(&sum, &s->model);
     *m = (struct metrics){
         .step = step,
+        .share = t->share,
+        .last = t->last,
         .loss = loss[0],
         .aux_loss = loss[1],
         .z_loss = loss[2],

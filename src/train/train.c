@@ -9,6 +9,7 @@
 #include "checkpoint/state.h"
 #include "train/evaluate.h"
 #include "train/generate.h"
+#include "train/optimizer.h"
 #include "train/page.h"
 #include "train/trainer.h"
 #include "train/weights.h"
@@ -21,9 +22,9 @@
 
 /* ---- between steps ---- */
 
-static bool due(int64_t every, int64_t step, int64_t last)
+static bool due(int64_t every, int64_t step, bool last)
 {
-    return every > 0 && (step % every == 0 || step == last);
+    return every > 0 && (step % every == 0 || last);
 }
 
 static bool evaluation_run(struct trainer *t)
@@ -149,7 +150,8 @@ static bool look_again(struct trainer *t)
 {
     const struct recipe *r = t->s.recipe;
     struct batch *b = t->batch;
-    int64_t step = t->state.step, last = r->train_steps;
+    int64_t step = t->state.step;
+    bool last = b->ended;               /* of rank 0; the others read it below */
     if (session_leads(&t->s) && step > 0) {
         struct arena a = arena_make("path");
         b->evaluate = due(r->eval_every, step, last) &&
@@ -160,18 +162,20 @@ static bool look_again(struct trainer *t)
                                              state_path(t, &a));
         arena_free(&a);
     }
-    return (comm_barrier(machine_world(t->s.machine)) || fail_kind(FAULT_RANK)) &&
-           look(t, b->evaluate, b->sample, true);
+    if (!comm_barrier(machine_world(t->s.machine)))
+        return fail_kind(FAULT_RANK);
+    t->last = b->ended;
+    return look(t, b->evaluate, b->sample, true);
 }
 
 static bool loop(struct trainer *t)
 {
     const struct recipe *r = t->s.recipe;
-    int64_t last = r->train_steps, saved = t->state.step;
+    int64_t saved = t->state.step;
     bool leads = session_leads(&t->s);
     if (!look_again(t))
         return false;
-    while (t->state.step < last) {
+    while (!t->last) {
         struct metrics m;
         double began = clock_seconds();
         bool traced = leads && r->report_trace_step == t->state.step + 1;
@@ -188,16 +192,16 @@ static bool loop(struct trainer *t)
         t->state.changes = NULL;
         if (leads && !metrics_add(t->log, &m))
             return false;
-        if (m.step == last || due(r->checkpoint_every, m.step, last)) {
-            if (!state_write(t, m.step == last))
+        if (t->last || due(r->checkpoint_every, m.step, t->last)) {
+            if (!state_write(t, t->last))
                 return false;
             saved = m.step;
         }
-        if (!look(t, due(r->eval_every, m.step, last),
-                  due(r->sample_every, m.step, last), saved == m.step))
+        if (!look(t, due(r->eval_every, m.step, t->last),
+                  due(r->sample_every, m.step, t->last), saved == m.step))
             return false;
     }
-    if (t->state.step < last)
+    if (!t->last)
         log_info("train",
                  "stopped by a signal after step %" PRId64 "; run it again to go on",
                  t->state.step);
@@ -255,13 +259,19 @@ static void changes_log(const struct trainer *t, struct arena *a)
 /* A run that is done stays as it is. */
 static bool run_begin(struct trainer *t, struct arena *a, bool resumed)
 {
-    int64_t last = t->s.recipe->train_steps;
-    t->done = resumed && t->state.step >= last;
-    if (t->done) {
-        log_info("train", "%s is already done, %" PRId64 " of %" PRId64
-                 " steps; raise train.steps to go on", t->run, t->state.step, last);
+    const struct recipe *r = t->s.recipe;
+    double share;
+    t->batch->ended = run_measure(t, t->state.step, &share);
+    t->done = resumed && t->batch->ended;
+    if (t->done && r->train_epochs)
+        log_info("train", "%s is already done, %" PRId64 " steps, %" PRId64 " epochs; "
+                 "raise train.epochs to go on", t->run, t->state.step, r->train_epochs);
+    else if (t->done)
+        log_info("train", "%s is already done, %" PRId64 " of %" PRId64 " steps; raise "
+                 "train.steps to go on", t->run, t->state.step, r->train_steps);
+    if (t->done)
         return true;
-    }
+    schedule_warn(r);
     if (resumed) {
         log_info("train", "resumed from %s", state_path(t, a));
         changes_log(t, a);
@@ -321,7 +331,7 @@ static bool prepare(struct trainer *t, const struct recipe *r, const struct rank
 static bool export(struct trainer *t)
 {
     const struct recipe *r = t->s.recipe;
-    if (!r->checkpoint_export || t->state.step < r->train_steps || t->batch->exported)
+    if (!r->checkpoint_export || !t->last || t->batch->exported)
         return true;
     if (session_leads(&t->s))
         metrics_phase("exporting the model");

@@ -16,7 +16,10 @@ struct batch {
     struct ledger sum;                  /* of them */
     double waited;                      /* seconds for them */
     bool stop;                          /* by a signal: there is no step */
-    bool evaluate, sample;              /* still to be done for the step resumed from */
+    bool last;                          /* no step follows it */
+    double share;                       /* of the run, done with it */
+    bool ended;                         /* with the step resumed from */
+    bool evaluate, sample;              /* still to be done for that */
     bool exported;                      /* the model of the last step is there */
 };
 
@@ -33,6 +36,8 @@ struct trainer {
     int lock;                           /* on the run, of rank 0 */
     bool locked;
     bool done;                          /* before anything was trained here */
+    bool last;                          /* the step that was run ends the run */
+    double share;                       /* of the run, done with that step */
     struct balance_sum images;          /* of the step */
     double hardware_flops;              /* of one step, all ranks */
     int64_t peak_bytes;                 /* the most of any rank */
@@ -41,6 +46,9 @@ struct trainer {
 /* Rows of the next step for all ranks, or the word to stop where a signal asked to.
  * Every rank calls it. */
 MUST_USE bool step_begin(struct trainer *t);
+/* Of rank 0, where the data stands after step `step`: what batch.last and batch.share
+ * are to be.  Returns whether that ends the run. */
+bool run_measure(const struct trainer *t, int64_t step, double *share);
 /* Run those rows, update, book: one step, as its line of metrics. */
 MUST_USE bool step_run(struct trainer *t, struct metrics *m);
 /* What a step costs, summed over ranks, once the plan is known or has changed. */

@@ -416,8 +416,8 @@ static inline bool layout_update(struct layout_seat *s, struct arena *a,
             *(float *)machine_value(s->machine, m->decoder.loss, mb).data;
     ok = (step > 0 ||
           layout_gather(x, m, s->machine, HELD_GRADIENT, x->out->grad, s->rank)) &&
-         optimizer_step(s->recipe, m, s->machine, &ops_cpu, &s->stream, step + 1, step,
-                        &u);
+         optimizer_step(s->recipe, m, s->machine, &ops_cpu, &s->stream,
+                        schedule_rate(s->recipe, step + 1, 0), step, &u);
     x->norm[s->rank * LAYOUT_UPDATES + step] = u.grad_norm;
     return ok;
 }

@@ -29,9 +29,9 @@ static struct recipe schedule(struct arena *a, const char *name, int64_t warmup,
 static void check_rates(const struct recipe *r, int n, const double (*at)[2])
 {
     for (int i = 0; i < n; i++)
-        if (!near(schedule_rate(r, (int64_t)at[i][0]), at[i][1]))
+        if (!near(schedule_rate(r, (int64_t)at[i][0], 0), at[i][1]))
             fail_msg("%s: rate of step %g is %.17g, expected %.17g", r->optim_schedule,
-                     at[i][0], schedule_rate(r, (int64_t)at[i][0]), at[i][1]);
+                     at[i][0], schedule_rate(r, (int64_t)at[i][0], 0), at[i][1]);
 }
 #define RATES(r, ...)                                                                  \
     check_rates(&(r), COUNT(((const double[][2]){__VA_ARGS__})),                       \
@@ -47,7 +47,7 @@ static void test_schedules(void **state)
           {6, 2 * (0.1 + 0.45 * (1 + sqrt(0.5)))},
           {10, 2 * (0.1 + 0.45 * (1 - sqrt(0.5)))}, {12, 0.2}, {13, 0.2}, {1000, 0.2});
     for (int64_t i = 5; i <= 12; i++)
-        assert_true(schedule_rate(&r, i) < schedule_rate(&r, i - 1));
+        assert_true(schedule_rate(&r, i, 0) < schedule_rate(&r, i - 1, 0));
     r = schedule(&a, "cosine", 0, 0, 2, 0);
     RATES(r, {1, 1}, {2, 0});
     r = schedule(&a, "cosine", 5, 0, 5, 0.5);           /* all warmup */
@@ -57,6 +57,11 @@ static void test_schedules(void **state)
           {11, 0.2});
     r = schedule(&a, "wsd", 0, 0, 10, 0.1);             /* never decays */
     RATES(r, {1, 2}, {9, 2}, {10, 2});
+    r = schedule(&a, "cosine", 4, 0, 100, 0.1);        /* by epochs, shares */
+    r.train_epochs = 2;
+    const double of[][3] = {{2, 0, 1}, {4, 0, 2}, {9, 0.5, 1.1}, {40, 1, 0.2}};
+    for (int i = 0; i < COUNT(of); i++)
+        assert_true(near(schedule_rate(&r, (int64_t)of[i][0], of[i][1]), of[i][2]));
     r = schedule(&a, "constant", 2, 4, 10, 0.1);
     RATES(r, {1, 1}, {2, 2}, {10, 2}, {99, 2});
     arena_free(&a);
@@ -185,11 +190,11 @@ static void test_steps(void **state)
         double norm = sqrt(squares), clip = norm > 1 ? 1 / norm : 1;
         clipped += norm > 1;
         struct update u;
-        assert_ok(optimizer_step(&r, &g.model, g.machine, &ops_cpu, &g.stream, step,
-                                 step - 1, &u));
+        assert_ok(optimizer_step(&r, &g.model, g.machine, &ops_cpu, &g.stream,
+                                 schedule_rate(&r, step, 0), step - 1, &u));
         assert_false(u.skipped);
         assert_true(fabs(u.grad_norm - norm) < 1e-9 * norm);
-        assert_true(u.rate == schedule_rate(&r, step));
+        assert_true(u.rate == schedule_rate(&r, step, 0));
         for (int p = 0; p < graph->nparam; p++) {
             const struct param *param = &graph->param[p];
             struct tensor w = machine_weight(g.machine, p);
@@ -249,8 +254,8 @@ static void test_skip_and_clip(void **state)
             float *at = (float *)d.data + tensor_count(d) - 1, old = *at;
             *at = bad[i];
             struct update u;
-            assert_ok(optimizer_step(&r, &g.model, g.machine, &ops_cpu, &g.stream, 1, 0,
-                                     &u));
+            assert_ok(optimizer_step(&r, &g.model, g.machine, &ops_cpu, &g.stream,
+                                     schedule_rate(&r, 1, 0), 0, &u));
             assert_true(u.skipped);
             assert_false(isfinite(u.grad_norm));
             assert_true(digest(&g) == before);          /* not a bit changed */
@@ -259,8 +264,8 @@ static void test_skip_and_clip(void **state)
     /* a huge but finite gradient is clipped, not skipped */
     *(float *)machine_grad(g.machine, 0).data = 1e30f;
     struct update u;
-    assert_ok(optimizer_step(&r, &g.model, g.machine, &ops_cpu, &g.stream, 1, 0,
-                             &u));
+    assert_ok(optimizer_step(&r, &g.model, g.machine, &ops_cpu, &g.stream,
+                             schedule_rate(&r, 1, 0), 0, &u));
     assert_false(u.skipped);
     assert_true(fabs(u.grad_norm / 1e30 - 1) < 1e-5);
     assert_true(fabs(*(float *)machine_moment(g.machine, 0, 0).data - 0.1f) < 1e-6f);
@@ -268,8 +273,8 @@ static void test_skip_and_clip(void **state)
     r.optim_clip = 0;
     *(float *)machine_grad(g.machine, 0).data = 1000;
     *(float *)machine_moment(g.machine, 0, 0).data = 0;
-    assert_ok(optimizer_step(&r, &g.model, g.machine, &ops_cpu, &g.stream, 2, 1,
-                             &u));
+    assert_ok(optimizer_step(&r, &g.model, g.machine, &ops_cpu, &g.stream,
+                             schedule_rate(&r, 2, 0), 1, &u));
     assert_true(fabsf(*(float *)machine_moment(g.machine, 0, 0).data - 100) < 1e-3f);
     rig_close(&g);
     arena_free(&a);

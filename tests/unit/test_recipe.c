@@ -291,6 +291,8 @@ static void test_values_fit_together(void **state)
         {"data.min_pixels", "5000",
          "data.min_pixels 5000 is above data.max_pixels 4000"},
         {"optim.decay_steps", "91", "optim.warmup 10 + optim.decay_steps 91 exceed"},
+        {"train.epochs", "2", "optim.schedule wsd decays over the last steps"},
+        {"optim.decay", "10", "optim.lr 1 times optim.decay 10 is 10"},
         {"eval.every", "5", "eval.every is 5 but data.hold_out is 0"},
         {"vision.balance", "none",
          "vision.capacity = 1.5 means nothing without vision.balance images"},
@@ -306,6 +308,7 @@ static void test_values_fit_together(void **state)
         assert_ok(recipe_set(&r, "data.max_pixels", "4000"));
         assert_ok(recipe_set(&r, "optim.schedule", "wsd"));
         assert_ok(recipe_set(&r, "optim.warmup", "10"));
+        assert_ok(recipe_set(&r, "optim.lr", "1"));
         assert_ok(recipe_set(&r, "vision.capacity", "1.5"));
         assert_ok(recipe_check(&r));
         assert_ok(recipe_set(&r, bad[i][0], bad[i][1]));
@@ -378,7 +381,7 @@ static void test_fixed_point(void **state)
     struct recipe r, again;
     assert_ok(parse(&a, least, &r));
     assert_ok(recipe_set(&r, "optim.lr", "0.1234567890123456789"));
-    assert_ok(recipe_set(&r, "optim.epsilon", "1e-300"));
+    assert_ok(recipe_set(&r, "optim.epsilon", "1e-20"));
     assert_ok(recipe_set(&r, "optim.decay", "0.30000000000000004"));
     assert_ok(recipe_set(&r, "run.seed", "999999999999999"));
     assert_ok(recipe_set(&r, "data.sources.1.path", "second"));
@@ -392,7 +395,7 @@ static void test_fixed_point(void **state)
         assert_string_equal(again.source[1].prompt, value[COUNT(value) - 1 - i]);
         assert_string_equal(recipe_text_of(&again, &a), text);
     }
-    assert_true(again.optim_lr == r.optim_lr && again.optim_epsilon == 1e-300);
+    assert_true(again.optim_lr == r.optim_lr && again.optim_epsilon == 1e-20);
     assert_true(again.source[1].weight == r.source[1].weight);
     assert_int_equal(again.run_seed, 999999999999999);
     recipe_default(&a, &r);             /* without sources too */
