@@ -4,6 +4,8 @@
 #include "base/text.h"
 
 #include <stdarg.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 static struct {                     /* set at start-up; `progress` by stderr's lock */
@@ -33,7 +35,20 @@ int log_rank(int rank)
 
 bool log_terminal(void)
 {
-    return isatty(STDERR_FILENO) == 1;
+    const char *term = getenv("TERM");
+    return isatty(STDERR_FILENO) == 1 && !(term && !strcmp(term, "dumb"));
+}
+
+/* A line that is longer than the terminal is wide would not replace itself. */
+static void fit(char *text)
+{
+    struct winsize w;
+    size_t wide = ioctl(STDERR_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col ? w.ws_col : 80;
+    if (strlen(text) < wide)
+        return;
+    while (--wide > 0 && (text[wide] & 0xc0) == 0x80)
+        ;                               /* not within a character */
+    text[wide] = '\0';
 }
 
 static void progress_wipe(void)
@@ -93,8 +108,11 @@ void log_progress(const char *fmt, ...)
     va_list args;
     va_start(args, fmt);
     flockfile(stderr);
+    char text[1024];
     progress_wipe();
-    show(fmt, args);
+    vsnprintf(text, sizeof text, fmt, args);
+    fit(text);
+    text_show(stderr, text, false);
     fflush(stderr);
     state.progress = true;
     funlockfile(stderr);

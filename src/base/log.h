@@ -17,8 +17,8 @@ void log_line(enum log_level level, const char *subject, const char *fmt, ...)
 #define log_info(subject, ...) log_line(LOG_INFO, subject, __VA_ARGS__)
 #define log_warn(subject, ...) log_line(LOG_WARN, subject, __VA_ARGS__)
 
-/* A line that replaces itself on a terminal; prints nothing elsewhere. */
+/* A line that replaces itself on a terminal, cut to its width; nothing elsewhere. */
 void log_progress(const char *fmt, ...) PRINTF_LIKE(1, 2);
-bool log_terminal(void);
+bool log_terminal(void);                /* one that can: TERM=dumb cannot */
 
 #endif

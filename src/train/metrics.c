@@ -12,6 +12,7 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { LINES_MOST = 1 << 30 };
 
@@ -99,11 +100,22 @@ char *metrics_json(struct arena *a, const struct metrics *m, int world)
 
 /* ---- the log ---- */
 
+/* A run of so many steps has a line for each; what is gone cannot be had again. */
+static void gaps_say(const struct metrics_log *l, int64_t step, int64_t lines,
+                     int64_t first)
+{
+    if (lines < step)
+        log_warn("report", "%s: the lines of %" PRId64 " of the %" PRId64 " steps done "
+                 "are missing, the first of step %" PRId64 "; curves and sums of the "
+                 "report are without them", l->path, step - lines, step, first);
+}
+
 /* Lines of steps up to `step`; anything else came after the state that is resumed. */
 static bool lines_keep(struct metrics_log *l, int64_t step)
 {
     struct arena a = arena_make("metrics");
     struct bytes old;
+    int64_t lines = 0, first = 1;       /* kept; the first step that has none */
     bool ok = file_read(&a, l->path, LINES_MOST, &old);
     struct text kept = text_make(&a);
     for (char *at = old.at, *end; ok && at < old.at + old.size; at = end + 1) {
@@ -112,14 +124,19 @@ static bool lines_keep(struct metrics_log *l, int64_t step)
             break;                      /* torn */
         json_t *j = json_loadb(at, (size_t)(end - at), 0, NULL);
         json_t *n = json_object_get(j, "step");
-        if (json_is_integer(n) && json_integer_value(n) <= step) {
+        bool next = json_is_integer(n) && json_integer_value(n) > l->step;
+        if (next && json_integer_value(n) <= step) {
             text_add_bytes(&kept, at, end - at + 1);
+            lines++;
+            first += json_integer_value(n) == first;
             l->step = json_integer_value(n);
             l->evaluated = json_object_get(j, "eval_loss") != NULL;
         }
         json_decref(j);
     }
     ok = ok && (kept.size == old.size || file_replace(l->path, kept.at, kept.size));
+    if (ok)
+        gaps_say(l, step, lines, first);
     arena_free(&a);
     return ok;
 }
@@ -131,7 +148,9 @@ bool metrics_open(struct arena *a, const char *run, const struct recipe *r,
     *l = (struct metrics_log){.recipe = r, .world = world, .arena = a, .from = step,
                               .folder = path_join(a, run, "events"),
                               .path = path_join(a, run, "metrics.jsonl")};
-    if (file_exists(l->path) && !lines_keep(l, step))
+    if (!file_exists(l->path))
+        gaps_say(l, step, 0, 1);
+    else if (!lines_keep(l, step))
         return false;
     int fd;
     if (!file_descriptor(l->path, O_RDWR | O_CREAT, &fd))
@@ -204,14 +223,14 @@ static void progress(struct metrics_log *l, const struct metrics *m)
     if (l->world > 1)
         snprintf(ranks, sizeof ranks, "  of all %d ranks", l->world);
     snprintf(line, sizeof line,
-             "step %" PRId64 "/%s  loss %.4f  norm %.3f  lr %.2e  "
+             "step %" PRId64 "/%s  loss %.4f  left %s  norm %.3f  lr %.2e  "
              "%.0f useful tokens/s (%.0f supervised)  %.1f images/s%s  "
-             "%.0f%% full  left %s",
-             m->step, steps_text(l, m, steps, sizeof steps), m->loss, m->grad_norm,
-             m->lr, per_second((double)ledger_useful(&m->ledger), m, 1),
+             "%.0f%% full",
+             m->step, steps_text(l, m, steps, sizeof steps), m->loss, left,
+             m->grad_norm, m->lr, per_second((double)ledger_useful(&m->ledger), m, 1),
              per_second((double)m->ledger.supervised, m, 1),
              per_second((double)m->ledger.images, m, 1), ranks,
-             100 * useful_share(&m->ledger), left);
+             100 * useful_share(&m->ledger));
     if (m->last || (!log_terminal() && m->step % l->recipe->train_log_every == 0))
         log_info("train", "%s", line);
     else
@@ -230,6 +249,12 @@ bool metrics_add(struct metrics_log *l, const struct metrics *m)
         return fail("report: write %s: %s", l->path, strerror(errno));
     progress(l, m);
     return !l->recipe->report_tensorboard || (events_ready(l) && events_add(l, m));
+}
+
+bool metrics_sync(const struct metrics_log *l)
+{
+    return fsync(fileno(l->file)) == 0 ||
+           fail("report: sync %s: %s", l->path, strerror(errno));
 }
 
 bool metrics_evaluated(struct metrics_log *l, double loss)

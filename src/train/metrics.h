@@ -26,10 +26,13 @@ struct metrics {                        /* one step; units as in docs/recipes.md
 
 struct metrics_log;
 /* RUN/metrics.jsonl, continued: lines past `step` (from a run that went on after its
- * last checkpoint) and a torn last line are removed first.  World: number of ranks. */
+ * last checkpoint) and a torn last line are removed first; lines of steps 1..step that
+ * are not there are warned of.  World: number of ranks. */
 MUST_USE bool metrics_open(struct arena *a, const char *run, const struct recipe *r,
                            int64_t step, int world, struct metrics_log **out);
 MUST_USE bool metrics_add(struct metrics_log *l, const struct metrics *m);
+/* The lines so far are on the disk, before a state is that counts on them. */
+MUST_USE bool metrics_sync(const struct metrics_log *l);
 /* The held-out loss of the step whose line is the last, onto that line. */
 MUST_USE bool metrics_evaluated(struct metrics_log *l, double loss);
 /* Is the last line of this step, without a held-out loss? */

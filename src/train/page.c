@@ -205,6 +205,8 @@ static void figures(struct text *t, const struct run_lines *l)
     const struct { const char *name; double value; const char *unit;
     } row[] = {
         {"steps", last_of(l, "step"), ""},
+        {"steps whose line in metrics.jsonl is lost",
+         last_of(l, "step") - (double)l->count, ""},
         {"epoch, passes over the data begun", last_of(l, "epoch"), ""},
         {"loss of the last step", last_of(l, "loss"), "nats a supervised token"},
         {"useful tokens per second", seconds > 0 ? useful / seconds : 0, ""},
@@ -259,7 +261,13 @@ static void changes_add(struct text *t, const struct run_lines *l)
     text_add(t, any ? "</ul>\n" : "");
 }
 
-static void sample_add(struct arena *a, struct text *t, json_t *sample)
+static const char *type_of(struct bytes file)
+{
+    return file.size > 4 && !memcmp(file.at, "\x89PNG", 4) ? "png"
+           : file.size > 4 && !memcmp(file.at, "RIFF", 4) ? "webp" : "jpeg";
+}
+
+static void sample_add(struct arena *a, struct text *t, const char *run, json_t *sample)
 {
     const char *want = json_string_value(json_object_get(sample, "data"));
     const char *got = json_string_value(json_object_get(sample, "model"));
@@ -268,14 +276,15 @@ static void sample_add(struct arena *a, struct text *t, json_t *sample)
     text_add(t, "<div class='s'>");
     json_array_foreach(images, i, image) {
         struct bytes file;
-        const char *path = json_string_value(image);
-        const char *type = path && text_ends(path, ".png") ? "png"
-                           : path && text_ends(path, ".webp") ? "webp" : "jpeg";
+        const char *name = json_string_value(image), *path = name;
+        json_t *kept = json_array_get(json_object_get(sample, "pictures"), i);
+        if (json_is_string(kept))
+            path = path_join(a, run, json_string_value(kept));
         if (!path || !file_read(a, path, IMAGE_MOST, &file))
             continue;                   /* moved or large: the text still says it */
         text_add(t, "<img alt='");
-        escaped(t, path);
-        text_add(t, "' src='data:image/%s;base64,", type);
+        escaped(t, name ? name : path);
+        text_add(t, "' src='data:image/%s;base64,", type_of(file));
         base64(t, file);
         text_add(t, "'>");
     }
@@ -310,7 +319,7 @@ static bool samples_add(struct arena *a, struct text *t, const char *run, bool h
              step, held ? "held-out samples, which the model was not trained on"
                         : "training samples, which the model has seen");
     for (int64_t i = 0; i < l.count; i++)
-        sample_add(a, t, l.line[i]);
+        sample_add(a, t, run, l.line[i]);
     lines_free(&l);
     return true;
 }
@@ -365,6 +374,8 @@ static bool pages_make(struct arena *a, const char *run, const struct run_lines 
     const struct series loss[] = {
         each, mean, series_of(a, l, "eval_loss", "held-out loss", "#d1495b")};
     struct recipe r;
+    const struct series rate = series_of(a, l, "lr", "learning rate", "#7a5195");
+    const struct series norm = series_of(a, l, "grad_norm", "gradient norm", "#bc6c25");
     const struct series speed = series_of(a, l, "useful_tokens_per_s_per_gpu",
                                           "useful tokens/s", "#2e8b57");
     if (!file_read(a, path_join(a, run, "recipe.yaml"), TEXT_MOST, &recipe))
@@ -377,8 +388,13 @@ static bool pages_make(struct arena *a, const char *run, const struct run_lines 
         origin(&page, &r);
     text_add(&page, "<h2>Loss</h2>\n<p>Cross-entropy of the answers' tokens, in nats: "
              "the lower, the more probable the model finds them.</p>\n%s"
-             "<h2>Speed</h2>\n"
-             "<p>Tokens that are not padding, a second.</p>\n", svg.at);
+             "<h2>Learning rate</h2>\n", svg.at);
+    curves(&page, "learning rate over steps", &rate, 1);
+    text_add(&page, "<h2>Gradient norm</h2>\n<p>Of all gradients together, before "
+             "clipping; steps without an update have none.</p>\n");
+    curves(&page, "gradient norm over steps", &norm, 1);
+    text_add(&page, "<h2>Speed</h2>\n"
+             "<p>Tokens that are not padding, a second and rank.</p>\n");
     curves(&page, "useful tokens a second over steps", &speed, 1);
     text_add(&page, "<h2>Books</h2>\n<p>Of all steps. A token is a piece of text or of "
              "an image, a slot a place for one in a batch.</p>\n");

@@ -19,6 +19,9 @@
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <xxhash.h>
+
+enum { PICTURE_MOST = 1 << 20 };        /* bytes of an image that is kept */
 
 /* ---- between steps ---- */
 
@@ -45,18 +48,40 @@ static bool evaluation_run(struct trainer *t)
     return machine_use(s->machine, s->plan);
 }
 
-static json_t *sample_json(const struct sample *sample, const struct answer *answer)
+/* An image that is no file of its own (a shard's member, one within JSON) becomes one
+ * beside the samples, once: the report shows it.  Its path from the run's folder, or
+ * NULL. */
+static bool picture_keep(const struct trainer *t, struct arena *a,
+                         const struct image_source *image, const char **out)
+{
+    *out = NULL;
+    if (image->path || image->data.size > PICTURE_MOST)
+        return true;
+    uint64_t hash = XXH3_64bits(image->data.at, (size_t)image->data.size);
+    *out = arena_text(a, "samples/images/%016" PRIx64, hash);
+    const char *path = path_join(a, t->run, *out);
+    return file_exists(path) ||
+           (folder_make(path_join(a, t->run, "samples/images")) &&
+            file_replace(path, image->data.at, image->data.size));
+}
+
+static bool sample_json(const struct trainer *t, const struct sample *sample,
+                        const struct answer *answer, json_t **out)
 {
     struct arena a = arena_make("sample");
-    const char *want = sample_answer(sample, &a);
-    json_t *images = json_array();
-    for (int i = 0; i < sample->nimage; i++)
+    const char *want = sample_answer(sample, &a), *kept;
+    json_t *images = json_array(), *pictures = json_array();
+    bool ok = true;
+    for (int i = 0; i < sample->nimage && ok; i++) {
+        ok = picture_keep(t, &a, &sample->image[i], &kept);
         json_array_append_new(images, json_string(sample->image[i].name));
-    json_t *j = json_pack("{s:s, s:s, s:s, s:s, s:o}", "name", sample->name, "prompt",
-                          sample_prompt(sample, &a), "data", want ? want : "", "model",
-                          answer->text, "images", images);
+        json_array_append_new(pictures, kept ? json_string(kept) : json_null());
+    }
+    *out = json_pack("{s:s, s:s, s:s, s:s, s:o, s:o}", "name", sample->name, "prompt",
+                     sample_prompt(sample, &a), "data", want ? want : "", "model",
+                     answer->text, "images", images, "pictures", pictures);
     arena_free(&a);
-    return j;
+    return ok;
 }
 
 static char *samples_path(const struct trainer *t, struct arena *a)
@@ -70,17 +95,18 @@ static bool samples_write(struct trainer *t, const struct sample *sample,
 {
     struct arena a = arena_make("samples");
     struct text lines = text_make(&a), text = text_make(&a);
-    for (int i = 0; i < count; i++) {
-        json_t *j = sample_json(&sample[i], &answer[i]);
+    bool ok = folder_make(path_join(&a, t->run, "samples"));
+    for (int i = 0; i < count && ok; i++) {
+        json_t *j;
+        ok = sample_json(t, &sample[i], &answer[i], &j);
         char *line = json_dumps(j, JSON_COMPACT);
         text_add(&lines, "%s\n", line);
         text_add(&text, "%s: %s\n\n", sample[i].name, answer[i].text);
         free(line);
         json_decref(j);
     }
-    bool ok = folder_make(path_join(&a, t->run, "samples")) &&
-              file_replace(samples_path(t, &a), lines.at, lines.size) &&
-              metrics_text(t->log, t->state.step, "samples", text.at);
+    ok = ok && file_replace(samples_path(t, &a), lines.at, lines.size) &&
+         metrics_text(t->log, t->state.step, "samples", text.at);
     arena_free(&a);
     return ok;
 }
@@ -110,8 +136,11 @@ static bool answers_run(struct trainer *t)
 /* `last`: no step follows. */
 static bool state_write(struct trainer *t, bool last)
 {
-    if (session_leads(&t->s))
+    if (session_leads(&t->s)) {
         metrics_phase("saving the training state");
+        if (!metrics_sync(t->log))
+            return false;
+    }
     return saver_save(t->saver, &t->state, last);
 }
 
@@ -175,6 +204,8 @@ static bool loop(struct trainer *t)
     bool leads = session_leads(&t->s);
     if (!look_again(t))
         return false;
+    if (leads && !t->last)
+        metrics_phase("reading the first rows");
     while (!t->last) {
         struct metrics m;
         double began = clock_seconds();

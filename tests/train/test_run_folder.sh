@@ -80,6 +80,51 @@ train_expected 8 kept $? "settings: data.hold_out 4 -> 5;"
 "$vlmoe" train "$tiny/recipe.yaml" --allow-changed data.holdout >"$tiny/kept.log" 2>&1
 train_expected 2 kept $? "nearest is 'data.hold_out'"
 
+# ---- lines of metrics that are gone are said, in the log and in the report ----
+
+train_well gaps train.steps=3
+sed -i 2d "$tiny/runs/gaps/metrics.jsonl"
+train gaps train.steps=4
+train_expected 0 gaps $? "1 of the 3 steps done are missing, the first of step 2"
+holds "$tiny/runs/gaps/report.html" "line in metrics.jsonl is lost</td><td class='n'>1"
+
+# ---- pictures of images that are no files: members of shards, data within JSON ----
+
+"$vlmoe" data pack "$tiny/data" "$tiny/shards" --format folder >"$tiny/pack.log" 2>&1 ||
+    tiny_fail "data pack: $(cat "$tiny/pack.log")"
+pictures=(train.steps=2 sample.every=1 sample.count=3 sample.tokens=2 data.shuffle=false)
+train_well shards "${pictures[@]}" data.sources.0.path="$tiny/shards" data.sources.0.format=webdataset
+train_well files "${pictures[@]}"
+for name in shards files; do
+    [ "$(grep -o "<img alt='[^']*' src='data:image/[a-z]*;base64,[^']*" "$tiny/runs/$name/report.html" |
+        grep -o "src=.*" | cksum)" = "$(for sample in $(sed -nE 's/.*"images":\["([^"]*)".*/\1/p' \
+            "$tiny/runs/files/samples/step-2.jsonl"); do
+            case $(head -c 4 "$sample" | tail -c 3) in
+            PNG) type=png ;; IFF) type=webp ;; *) type=jpeg ;; esac
+            echo "src='data:image/$type;base64,$(base64 -w0 "$sample")"
+        done | cksum)" ] || tiny_fail "$name: other pictures in the report than in the data"
+done
+[ "$(ls "$tiny/runs/shards/samples/images" | wc -l)" -eq 3 ] ||
+    tiny_fail "pictures of three samples: $(ls "$tiny/runs/shards/samples/images")"
+holds "$tiny/runs/files/report.html" "learning rate over steps"
+holds "$tiny/runs/files/report.html" "gradient norm over steps"
+
+# ---- a terminal: the wait for the first rows is said, no line is longer than it is wide ----
+
+if command -v script >/dev/null; then
+    TERM=xterm script -qec "stty cols 50; '$vlmoe' train '$tiny/recipe.yaml' run.name=wide run.log=info" \
+        /dev/null </dev/null >"$tiny/wide.log" 2>&1
+    holds "$tiny/wide.log" "reading the first rows ..."
+    tr '\r' '\n' <"$tiny/wide.log" | sed 's/\x1b\[K//g' | grep '^step ' >"$tiny/steps"
+    [ "$(wc -l <"$tiny/steps")" -ge 4 ] && [ "$(wc -L <"$tiny/steps")" -eq 49 ] ||
+        tiny_fail "progress on 50 columns: $(cat -v "$tiny/wide.log")"
+    TERM=dumb script -qec "'$vlmoe' train '$tiny/recipe.yaml' run.name=dumb run.log=info" \
+        /dev/null </dev/null >"$tiny/dumb.log" 2>&1
+    grep -q $'\x1b' "$tiny/dumb.log" && tiny_fail "a dumb terminal: $(cat -v "$tiny/dumb.log")"
+    [ "$(grep -c "^train: step [1-6]/6 " "$tiny/dumb.log")" -eq 6 ] ||
+        tiny_fail "a dumb terminal has no plain lines: $(cat -v "$tiny/dumb.log")"
+fi
+
 # ---- one trainer at a time ----
 
 "$vlmoe" train "$tiny/recipe.yaml" run.name=lock train.steps=1000000 \

@@ -9,6 +9,22 @@
 #include <math.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+static char synced[4096];               /* path of the last file that was */
+
+int __real_fsync(int fd);
+int __wrap_fsync(int fd);
+
+int __wrap_fsync(int fd)
+{
+    char name[64];
+    snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(name, synced, sizeof synced - 1);
+    synced[MAX(n, 0)] = '\0';
+    return __real_fsync(fd);
+}
 
 static struct metrics sample(int64_t step)
 {
@@ -227,6 +243,75 @@ static void test_world(void **state)
     arena_free(&a);
 }
 
+/* What a resume from after step `step` says of these lines. */
+static const char *said(struct arena *a, const char *folder, const char *text,
+                        int64_t step)
+{
+    char *path = path_join(a, folder, "metrics.jsonl"),
+         *log = path_join(a, folder, "log");
+    struct bytes got;
+    assert_ok(file_replace(path, text, (int64_t)strlen(text)));
+    int kept = dup(STDERR_FILENO), fd = open(log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    assert_true(kept >= 0 && fd >= 0);
+    dup2(fd, STDERR_FILENO);
+    add(folder, step, step + 1, step);
+    fflush(stderr);
+    dup2(kept, STDERR_FILENO);
+    close(fd);
+    close(kept);
+    assert_ok(file_read(a, log, 1 << 16, &got));
+    return got.at;
+}
+
+/* Lines that are gone are told, however they went; a line counts once. */
+static void test_missing_lines_are_told(void **state)
+{
+    (void)state;
+    static const struct { const char *text, *says; int64_t step; } tell[] = {
+        {"{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n", "", 3},
+        {"{\"step\":1}\n{\"step\":2}\n{\"step\":3}\n", "", 2},
+        {"{\"step\":1}\n{\"step\":3}\n",
+         "1 of the 3 steps done are missing, the first of step 2", 3},
+        {"{\"step\":2}\n{\"step\":3}\n",
+         "1 of the 3 steps done are missing, the first of step 1", 3},
+        {"{\"step\":1}\n{\"step\":2}\n{\"ste",
+         "1 of the 3 steps done are missing, the first of step 3", 3},
+        {"{\"step\":1}\n{\"step\":1}\n{\"step\":2}\n",
+         "1 of the 3 steps done are missing, the first of step 3", 3},
+        {"", "3 of the 3 steps done are missing, the first of step 1", 3},
+        {"", "", 0},
+    };
+    struct arena a = arena_make("test");
+    char *folder = check_folder(&a);
+    for (int i = 0; i < COUNT(tell); i++) {
+        const char *is = said(&a, folder, tell[i].text, tell[i].step);
+        if (*tell[i].says ? !strstr(is, tell[i].says) : *is)
+            fail_msg("case %d: '%s', expected '%s'", i, is, tell[i].says);
+    }
+    assert_ok(folder_remove(folder));
+    arena_free(&a);
+}
+
+static void test_lines_are_synced(void **state)
+{
+    (void)state;
+    struct arena a = arena_make("test");
+    char *folder = check_folder(&a);
+    struct recipe r;
+    struct metrics_log *l;
+    struct metrics m = sample(1);
+    recipe_default(&a, &r);
+    r.report_tensorboard = false;
+    assert_ok(metrics_open(&a, folder, &r, 0, 1, &l));
+    assert_ok(metrics_add(l, &m));
+    *synced = '\0';
+    assert_ok(metrics_sync(l));
+    assert_non_null(strstr(synced, "/metrics.jsonl"));
+    metrics_close(l);
+    assert_ok(folder_remove(folder));
+    arena_free(&a);
+}
+
 int main(void)
 {
     log_set(LOG_WARN, 0);
@@ -234,6 +319,8 @@ int main(void)
         cmocka_unit_test(test_fields), cmocka_unit_test(test_resume),
         cmocka_unit_test(test_evaluated),
         cmocka_unit_test(test_world),
+        cmocka_unit_test(test_missing_lines_are_told),
+        cmocka_unit_test(test_lines_are_synced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
