@@ -66,16 +66,16 @@ image_case() {
     echo "An odd picture." >"$tiny/pictures/odd.txt"
     local data=(data.sources.0.path="$tiny/pictures" data.shuffle=false batch.rows=1
         batch.samples=2 data.hold_out=0)
-    step "$tiny/recipe.yaml" "${data[@]}" data.bad=fail train.steps=2
+    step "$tiny/recipe.yaml" "${data[@]}" data.bad=fail train.steps=4
     local got=$?
     if [ "$code" -eq 0 ]; then
         verdict "image $file" $got 0
-        [ "$(metric "$tiny/runs/case/metrics.jsonl" images | awk '{ n += $1 } END { print n }')" = 4 ] ||
-            tiny_fail "image $file: not all 4 images were trained on"
+        [ "$(metric "$tiny/runs/case/metrics.jsonl" images | awk '{ n += $1 } END { print n }')" = 8 ] ||
+            tiny_fail "image $file: not all 4 images were trained on twice"
         return
     fi
     verdict "image $file" $got "$code" "$tiny/pictures/odd.${file##*.}" "$text"
-    step "$tiny/recipe.yaml" "${data[@]}" data.bad=skip train.steps=2
+    step "$tiny/recipe.yaml" "${data[@]}" data.bad=skip train.steps=4
     verdict "image $file skipped" $? 0
     [ "$(metric "$tiny/runs/case/metrics.jsonl" bad_samples | tail -n 1)" -ge 1 ] ||
         tiny_fail "image $file: skipped without being counted"
