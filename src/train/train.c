@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "checkpoint/hf.h"
 #include "checkpoint/state.h"
+#include "train/disk.h"
 #include "train/evaluate.h"
 #include "train/generate.h"
 #include "train/optimizer.h"
@@ -287,6 +288,19 @@ static void changes_log(const struct trainer *t, struct arena *a)
                  line[i]);
 }
 
+/* Room for all that will be written? */
+static bool room_check(const struct trainer *t, struct arena *a)
+{
+    char **name;
+    int64_t count = 0, kept = 0;
+    if (folder_exists(t->checkpoints) && !folder_list(a, t->checkpoints, &name, &count))
+        return fail_kind(FAULT_CHECKPOINT);
+    for (int64_t i = 0; i < count; i++)
+        kept += text_starts(name[i], "step-");
+    const struct disk_need need = disk_need_of(&t->s, t->state.step, kept);
+    return disk_check(t->run, &need);
+}
+
 /* A run that is done stays as it is. */
 static bool run_begin(struct trainer *t, struct arena *a, bool resumed)
 {
@@ -307,7 +321,7 @@ static bool run_begin(struct trainer *t, struct arena *a, bool resumed)
         log_info("train", "resumed from %s", state_path(t, a));
         changes_log(t, a);
     }
-    return run_write(t, a);
+    return room_check(t, a) && run_write(t, a);
 }
 
 static void table_log(struct trainer *t, struct arena *a)
