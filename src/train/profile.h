@@ -16,20 +16,31 @@ struct profile_row {
     double ms, forward_ms, backward_ms, weight_ms;      /* of one step, mean */
     int64_t steps;                      /* plan steps of that sort in one step */
 };
-struct profile {
+struct profile {                        /* of one rank */
+    int ranks;
     int64_t steps;                      /* training steps measured */
     double step_ms;
     double covered;                     /* share of step_ms the rows account for */
     double decode_ms; /* reading, decoding and packing of one step's rows,
-                       * measured alone, without workers */
-    double useful_tokens_per_s;
+                       * measured alone, without workers; rank 0 has it */
+    double useful_tokens_per_s;         /* of all ranks */
+    /* Of a step: the compute lane's work; other lanes' where that does not, nobody's;
+     * waiting for rows, other ranks than 0 for rank 0. */
+    double compute_ms, exposed_ms, idle_ms, data_ms;
     int64_t nrow;
     struct profile_row *row;            /* largest first */
 };
-/* Warms up, then measures `steps` training steps of the recipe; the weights of the
- * model folder are not touched.  `trace` NULL: no trace file. */
-MUST_USE bool profile_run(struct arena *a, const struct recipe *r, int64_t warmup,
-                          int64_t steps, const char *trace, struct profile *out);
-void profile_print(const struct profile *p, struct text *t);
+
+struct profile_options {
+    int64_t warmup, steps;
+    int64_t rank;                       /* whose trace */
+    const char *trace;                  /* NULL: no trace file */
+};
+/* Warms up, then measures `steps` training steps of the recipe on all its ranks, *out
+ * [ranks]; the weights of the model folder are not touched. */
+MUST_USE bool profile_run(struct arena *a, const struct recipe *r,
+                          const struct profile_options *o, struct profile **out);
+/* All ranks in short, one of them by component. */
+void profile_print(const struct profile *all, int64_t rank, struct text *t);
 
 #endif

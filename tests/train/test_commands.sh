@@ -258,9 +258,16 @@ for part in "data wait" vision projector attention router experts head optimizer
     grep -q "^$part " "$out" || tiny_fail "profile: no row '$part'"
 done
 
-"$vlmoe" profile "$tiny/recipe.yaml" parallel.tp=2 >"$out" 2>&1
-[ $? -eq 2 ] || tiny_fail "profile of two ranks: exit code"
-holds "$out" "profile: measures one rank, the recipe has 2"
+works profile "$tiny/recipe.yaml" --steps 3 --warmup 1 --ranks 4 parallel.tp=2 batch.rows=2 --rank 3 \
+    --trace "$tiny/trace3.json"
+true_that "profile coverage of rank 3" "$(number cover) >= 98 && $(number cover) <= 102"
+[ "$(grep -cE '^[0-3] +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+$' "$out")" -eq 4 ] ||
+    tiny_fail "profile: not each of 4 ranks has a line: $(cat "$out")"
+holds "$out" "of all ranks"
+grep -q '^rank 3$' "$out" && grep -q '^experts ' "$out" || tiny_fail "profile: rank 3: $(cat "$out")"
+head -c 20 "$tiny/trace3.json" | grep -q '^{"displayTimeUnit"' || tiny_fail "profile: no trace of rank 3"
+"$vlmoe" profile "$tiny/recipe.yaml" --ranks 2 batch.rows=2 --rank 2 >"$out" 2>&1
+expected 2 "profile of a rank that is not there" $? "$out" "there is no rank 2 of 2 ranks"
 
 # ---- what a run leaves ----
 
