@@ -183,21 +183,17 @@ static bool parent_sync(const char *path)
     return folder_sync(parent);
 }
 
-bool file_replace(const char *path, const void *data, int64_t size)
+char *file_aside(struct arena *a, const char *path)
 {
-    char aside[PATH_MAX];               /* the thread's own: writers never share it */
-    int n = snprintf(aside, sizeof aside, "%s.%d.new", path, (int)gettid());
-    if (n < 0 || n >= (int)sizeof aside)
-        return fail("file: replace %.64s...: the path is %zu bytes, expected at most "
-                    "%d", path, strlen(path), PATH_MAX - 16);
     struct stat st;                     /* a device would be gone for good */
-    if (stat(path, &st) == 0 && !S_ISREG(st.st_mode))
-        return kind_fail("replace", path, &st);
-    int fd;
-    if (!file_descriptor(aside, O_WRONLY | O_CREAT | O_TRUNC, &fd))
-        return false;
-    bool ok = write_all(fd, data, size) || file_fail("write", aside);
-    ok = file_finish(fd, ok, aside);
+    if (stat(path, &st) != 0 || S_ISREG(st.st_mode))
+        return arena_text(a, "%s.%d.new", path, (int)gettid());
+    kind_fail("replace", path, &st);
+    return NULL;
+}
+
+bool file_settle(const char *aside, const char *path, bool ok)
+{
     if (ok && rename(aside, path) != 0)
         ok = file_fail("rename over", path);
     if (!ok)
@@ -205,7 +201,33 @@ bool file_replace(const char *path, const void *data, int64_t size)
     return ok && parent_sync(path);
 }
 
-/* What file_replace() writes to: "NAME.NUMBER.new". */
+/* Is all there that was written, before it takes a name that is believed? */
+static bool size_check(int fd, int64_t size, const char *path)
+{
+    struct stat st;
+    if (fstat(fd, &st) != 0)
+        return file_fail("stat", path);
+    return st.st_size == size ||
+           fail("file: write %s: it is %lld bytes afterwards, expected %lld", path,
+                (long long)st.st_size, (long long)size);
+}
+
+bool file_replace(const char *path, const void *data, int64_t size)
+{
+    struct arena a = arena_make("path");
+    char *aside = file_aside(&a, path);
+    int fd;
+    bool ok = aside && file_descriptor(aside, O_WRONLY | O_CREAT | O_TRUNC, &fd);
+    if (ok) {
+        ok = (write_all(fd, data, size) || file_fail("write", aside)) &&
+             size_check(fd, size, aside);
+        ok = file_settle(aside, path, file_finish(fd, ok, aside));
+    }
+    arena_free(&a);
+    return ok;
+}
+
+/* What file_aside() names: "NAME.NUMBER.new". */
 static bool is_aside(const char *name)
 {
     size_t n = strlen(name);
@@ -346,7 +368,7 @@ bool file_copy(const char *from, const char *to)
         return false;
     }
     char block[1 << 16];
-    int64_t n = sizeof block;
+    int64_t n = sizeof block, size = 0;
     bool ok = true;
     while (ok && n == sizeof block) {
         n = read_all(in, block, sizeof block);
@@ -354,9 +376,10 @@ bool file_copy(const char *from, const char *to)
             ok = file_fail("read", from);
         else
             ok = write_all(out, block, n) || file_fail("write", to);
+        size += n;
     }
     close(in);
-    return file_finish(out, ok, to);
+    return file_finish(out, ok && size_check(out, size, to), to);
 }
 
 bool folder_make(const char *path)

@@ -17,10 +17,16 @@ MUST_USE bool file_read(struct arena *a, const char *path, int64_t limit,
 /* Read-only mapping until file_unmap; an empty file maps to {"", 0}. */
 MUST_USE bool file_map(const char *path, struct bytes *out);
 void file_unmap(struct bytes *b);
-/* Write aside, fsync, rename, fsync the folder: the old file or the new, no mix. */
+/* Where to write what will be `path`: beside it, this thread's own.  NULL, with the
+ * message, where something else than a file is in that place. */
+char *file_aside(struct arena *a, const char *path);
+/* What was written aside and synced takes its place, if all went well (`ok`), else it
+ * goes.  The old file is there or the new, no mix. */
+MUST_USE bool file_settle(const char *aside, const char *path, bool ok);
+/* All of that for data in memory. */
 MUST_USE bool file_replace(const char *path, const void *data, int64_t size);
-/* Removes what a process that was killed in file_replace() left in this folder (where
- * no other process may be in it now). */
+/* Removes what a process that was killed before file_settle() left in this folder;
+ * where no other process may be in it now. */
 MUST_USE bool folder_sweep(const char *path);
 /* An open file, read or written at places: all that was asked for, or a message with
  * its path, which must outlive it. */

@@ -223,7 +223,9 @@ const char *safetensors_meta(const struct safetensors *s, const char *key)
 
 struct safetensors_writer {
     FILE *file;
+    struct arena *arena;
     const char *path;
+    char *aside;                        /* what is written until all of it is there */
     int64_t left;                       /* bytes still to come */
 };
 
@@ -272,18 +274,21 @@ bool safetensors_create(struct arena *a, const char *path,
 {
     struct safetensors_writer *w = NEW(a, struct safetensors_writer, 1);
     w->path = arena_copy(a, path, strlen(path));
+    w->arena = a;
     int fd;
-    if (!file_descriptor(path, O_WRONLY | O_CREAT | O_TRUNC, &fd))
+    w->aside = file_aside(a, path);
+    if (!w->aside ||
+        !file_descriptor(w->aside, O_WRONLY | O_CREAT | O_TRUNC, &fd))
         return false;
     w->file = fdopen(fd, "wb");
-    if (!w->file)
-        return fail("safetensors: create %s: %s", path, strerror(errno));
+    REQUIRE(w->file);                   /* only memory could be lacking */
     struct bytes head = safetensors_head(a, tensor, count, meta, nmeta);
     for (int64_t i = 0; i < count; i++)
         w->left += tensor[i].bytes;
-    *out = w;
-    if (fwrite(head.at, 1, (size_t)head.size, w->file) == (size_t)head.size)
+    if (fwrite(head.at, 1, (size_t)head.size, w->file) == (size_t)head.size) {
+        *out = w;
         return true;
+    }
     fail("safetensors: write %s: %s", path, strerror(errno));
     safetensors_abandon(w);
     return false;
@@ -307,11 +312,15 @@ bool safetensors_finish(struct safetensors_writer *w)
         ok = false;
         why = errno;
     }
-    return ok || fail("safetensors: write %s: %s", w->path, strerror(why));
+    struct safetensors again = {0};
+    ok = ok ? safetensors_open(w->arena, w->aside, &again)
+            : fail("safetensors: write %s: %s", w->path, strerror(why));
+    safetensors_close(&again);
+    return file_settle(w->aside, w->path, ok);
 }
 
 void safetensors_abandon(struct safetensors_writer *w)
 {
     fclose(w->file);
-    unlink(w->path);
+    unlink(w->aside);
 }

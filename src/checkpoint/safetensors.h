@@ -53,7 +53,8 @@ MUST_USE bool safetensors_create(struct arena *a, const char *path,
                                  struct safetensors_writer **out);
 MUST_USE bool safetensors_write(struct safetensors_writer *w, const void *data,
                                 int64_t bytes);
-MUST_USE bool safetensors_finish(struct safetensors_writer *w);       /* fsync, close */
+/* Synced and read again, it takes its place; where it cannot, nothing changes there. */
+MUST_USE bool safetensors_finish(struct safetensors_writer *w);
 void safetensors_abandon(struct safetensors_writer *w);              /* close, remove */
 
 int64_t disk_count(int ndim, const int64_t *dim);       /* product; -1: too large */

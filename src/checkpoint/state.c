@@ -159,12 +159,15 @@ static bool others_remove(struct arena *a, const char *root, int64_t saved, int 
     return true;
 }
 
+/* What was written is read again, with the sizes of the files, before it counts. */
 static bool part_finish(struct arena *a, const char *part, int64_t step,
                         const char *meta, char *const *content, int64_t files)
 {
+    struct state again;
     char *text, *path = path_join(a, part, manifest_name);
     return manifest_text(a, path, step, meta, BLOCK, content, files, &text) &&
-           file_replace(path, text, (int64_t)strlen(text)) && folder_sync(part);
+           file_replace(path, text, (int64_t)strlen(text)) && folder_sync(part) &&
+           state_at(a, part, step, &again);
 }
 
 static bool save(const struct comm *world, struct arena *a, const char *root,

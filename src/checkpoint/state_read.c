@@ -55,10 +55,15 @@ static bool open_step(struct arena *a, int64_t step, struct state *s)
     return sizes_check(s);
 }
 
+bool state_at(struct arena *a, const char *path, int64_t step, struct state *out)
+{
+    *out = (struct state){.path = path};
+    return open_step(a, step, out) || fail_kind(FAULT_CHECKPOINT);
+}
+
 bool state_open(struct arena *a, const char *root, int64_t step, struct state *out)
 {
-    *out = (struct state){.path = step_path(a, root, step)};
-    return open_step(a, step, out) || fail_kind(FAULT_CHECKPOINT);
+    return state_at(a, step_path(a, root, step), step, out);
 }
 
 /* ---- blocks: what is read is checked ---- */

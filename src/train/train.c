@@ -265,11 +265,23 @@ static bool run_claim(struct trainer *t, struct arena *a)
                                     : "train: run %s", t->run);
 }
 
+/* What is written says what is trained: it is read again first. */
+static void recipe_again(struct arena *a, const char *yaml)
+{
+    struct recipe *again = NEW(a, struct recipe, 1);
+    recipe_default(a, again);
+    if (!recipe_parse(again, "recipe.yaml", yaml, (int64_t)strlen(yaml)))
+        BUG("%s", fail_message());
+    if (strcmp(recipe_text_of(again, a), yaml))
+        BUG("recipe.yaml would be read as another recipe");
+}
+
 static bool run_write(struct trainer *t, struct arena *a)
 {
     const struct recipe *r = t->s.recipe;
     struct text plan = text_make(a);
     char *yaml = recipe_text_of(r, a);
+    recipe_again(a, yaml);
     plan_summary(t->s.plan, &plan);
     text_add(&plan, "\n");
     plan_explain(t->s.plan, &plan, -1);

@@ -2,9 +2,9 @@
  *
  *     FAULT=CALL[,CALL...]:N:ERROR LD_PRELOAD=libfaults.so vlmoe ...
  *
- * ERROR is EIO, ENOSPC, ...; SHORT (half of a read or write is done) or none, to count
- * only.  FAULT_COUNT=FILE is told how many of those calls there were, if the program
- * comes to its end. */
+ * ERROR is EIO, ENOSPC, ...; SHORT (half of a read or write is done), LOST (a write
+ * says that all is done, and nothing is) or none, to count only.  FAULT_COUNT=FILE is
+ * told how many of those calls there were, if the program comes to its end. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -20,11 +20,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum { NONE = 0, SHORT = -1 };
+enum { NONE = 0, SHORT = -1, LOST = -2 };
 
 static atomic_long calls;
 static long nth;
-static int error;                       /* an errno, NONE or SHORT */
+static int error;                       /* an errno, NONE, SHORT or LOST */
 static const char *chosen;              /* "CALL,CALL:N:ERROR"; NULL: nothing fails */
 
 static int error_named(const char *name)
@@ -32,6 +32,7 @@ static int error_named(const char *name)
     static const struct { const char *name; int error; } known[] = {
         {"EIO", EIO}, {"ENOSPC", ENOSPC}, {"EDQUOT", EDQUOT}, {"EINTR", EINTR},
         {"ENOMEM", ENOMEM}, {"EACCES", EACCES}, {"EMFILE", EMFILE}, {"SHORT", SHORT},
+        {"LOST", LOST},
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (!strcmp(name, known[i].name))
@@ -68,7 +69,7 @@ static bool fails(const char *name)
             break;
         if (!strncmp(at, name, size) && strchr(",:", at[size]) &&
             atomic_fetch_add(&calls, 1) + 1 == nth && error != NONE) {
-            errno = error == SHORT ? 0 : error;
+            errno = error < 0 ? 0 : error;
             return true;
         }
         at++;
@@ -172,7 +173,9 @@ ssize_t pread(int fd, void *to, size_t n, off_t at)
 /* What people are told is not counted. */
 ssize_t write(int fd, const void *from, size_t n)
 {
-    if (fd > STDERR_FILENO && fails("write")) {
+    if (fd > STDERR_FILENO && (fails("write") || fails("write_whole"))) {
+        if (error == LOST)
+            return (ssize_t)n;
         if (error != SHORT)
             return -1;
         n = (n + 1) / 2;

@@ -60,7 +60,7 @@ state() {
         cd "$out" || exit
         newest=$(ls run/checkpoints | tail -n 1)
         find . -type f ! -name lock ! -name '*.idx' ! -path '*/events/*' ! -name report.html \
-            ! -name metrics.jsonl ! -path './run/checkpoints/*' |
+            ! -name metrics.jsonl ! -path './run/checkpoints/*' ! -name '*.new' |
             sort | xargs sha256sum
         sha256sum "run/checkpoints/$newest"/*
         [ -e run/metrics.jsonl ] && untimed run/metrics.jsonl
@@ -152,11 +152,12 @@ for name in "${commands[@]}"; do
     for n in $(spread "$memory" "$(count "$name" memory)"); do
         fault_case 6 "$name" "memory:$n:ENOMEM"
     done
-    for call in open read write fsync ftruncate rename unlink close mkdir fflush; do
+    for call in open read write write_whole fsync ftruncate rename unlink close mkdir fflush; do
         for n in $(spread "$files" "$(count "$name" $call)"); do
             fault_case "2 3 4" "$name" "$call:$n:${errors[$((cases % 4))]}"
             case $call in
             read | write) fault_case "" "$name" "$call:$n:SHORT" ;;
+            write_whole) fault_case "2 3 4" "$name" "$call:$n:LOST" ;;
             esac
         done
     done
