@@ -3,6 +3,7 @@
 
 #include "base/log.h"
 #include "train/image_shape.h"
+#include "train/template.h"
 #include "train/weights.h"
 
 #include <inttypes.h>
@@ -365,6 +366,9 @@ static bool text_open(struct session *s)
     char *path = path_join(&s->arena, r->model_path, "tokenizer.json");
     if (!tokenizer_open(&s->arena, path, &s->tokenizer) ||
         !chat_make(s->tokenizer, &s->chat) || !tokenizer_fits(s) ||
+        !template_check(&s->arena, r->model_path,
+                        (enum template_choice)choice_of(r->model_template,
+                                                        template_choice_name)) ||
         !shape_read(s, &shape) || !model_hash_make(s))
         return false;
     s->chat.special = (enum special)choice_of(r->data_special, special_name);

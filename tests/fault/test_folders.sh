@@ -104,9 +104,42 @@ rm -rf "$tiny/m" "$tiny/copy"
 ln -s "$hub" "$tiny/m"
 all_say "is an entry of the hub's cache; its model is $tiny/m/snapshots/1f"
 
+# ---- another chat template than ours ----
+
+# template NAME TEXT WANT: what a file of this name makes of training; WANT is in a warning, or
+# empty where nothing is to be said
+template() {
+    fresh
+    rm -f "$tiny/m"/chat_template* "$tiny/m/tokenizer_config.json"
+    printf '%s' "$2" >"$tiny/m/$1"
+    for choice in auto qwen3-vl folder; do
+        rm -rf "$tiny/runs/case"
+        "$vlmoe" train "$tiny/recipe.yaml" model.path="$tiny/m" run.name=case train.steps=1 \
+            checkpoint.export=false model.template=$choice >"$log" 2>&1
+        code=$?
+        if [ -z "$3" ] || [ $choice = qwen3-vl ]; then
+            expected 0 "template $1 $choice" $code "$log"
+            grep -q "chat template" "$log" && tiny_fail "$1 $choice: $(cat "$log")"
+        elif [ $choice = auto ]; then
+            expected 0 "template $1 auto" $code "$log" "warning" "$1 is not Qwen3-VL's" "$3"
+        else
+            expected 2 "template $1 folder" $code "$log" "$1 is not Qwen3-VL's" "$3"
+        fi
+    done
+}
+ours='<|im_start|><|im_end|><|image_pad|>'
+template chat_template.jinja "$(cat recipes/quickstart/chat_template.jinja)" ""
+template chat_template.jinja '{{ messages }}' "no <|im_start|>"
+template chat_template.jinja "$ours<think>" "<think>"
+template chat_template.json "{\"chat_template\": \"$ours You are a helpful assistant.\"}" "You are a helpful"
+template tokenizer_config.json '{"chat_template": "[INST]", "x": NaN}' "no <|im_start|>"
+template tokenizer_config.json "{\"chat_template\": [{\"name\": \"tool\", \"template\": \"x\"},
+    {\"name\": \"default\", \"template\": \"$ours\"}]}" ""
+template tokenizer_config.json '{"model_max_length": 1e999}' ""
+rm -rf "$tiny/m"
+
 # ---- what is no model folder ----
 
-rm "$tiny/m"
 ln -s "$tiny/runs/whole/checkpoints/step-1" "$tiny/m"
 at_start "is a training state, not a model folder; vlmoe convert $tiny/m DIR"
 rm "$tiny/m"
