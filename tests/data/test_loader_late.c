@@ -131,12 +131,44 @@ static void large_files_are_read_twice(void **state)
     data_close(&d);
 }
 
+/* Whatever is held out now is not in the rows, from the beginning and from any cursor,
+ * even one that was made while other samples were held out and waits for those. */
+static void what_is_held_out_is_never_in_a_row(void **state)
+{
+    (void)state;
+    struct data d = data_write(SAMPLES);
+    data_open(&d);
+    struct mix_part part = {d.source, 1, "pictures"};
+    struct mix *mix[2];
+    static const int hold_out[2] = {5, 4};
+    for (int i = 0; i < 2; i++)
+        assert_ok(mix_make(&d.arena, &part, 1, 7, true, hold_out[i], false, &mix[i]));
+    d.options.mix = mix[0];
+    d.options.positions = 70;
+    struct tape *t = tape_run(&d.options, NULL);
+    for (int from = -1; from < t->rows; from++)
+        for (int now = 0; now < 2; now++) {
+            d.options.mix = mix[now];
+            d.options.workers = from % 2 == 0;
+            struct tape *on = tape_run(&d.options, from < 0 ? NULL : &t->cursor[from]);
+            int samples = 0;
+            for (int i = 0; i < on->rows; i++)
+                for (int k = 0; k < on->row[i]->nsample; k++, samples++)
+                    assert_true((on->row[i]->sample[k].id + 1) % hold_out[now] != 0);
+            assert_true(samples > 0 || from > t->rows - 3);
+            tape_free(on);
+        }
+    tape_free(t);
+    data_close(&d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_waits_is_not_decoded),
         cmocka_unit_test(broken_pixels_cost_their_own_sample),
         cmocka_unit_test(large_files_are_read_twice),
+        cmocka_unit_test(what_is_held_out_is_never_in_a_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
