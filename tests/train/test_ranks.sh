@@ -76,7 +76,7 @@ answers=(train.steps=4 sample.every=4 sample.count=3 sample.tokens=8 batch.rows=
     checkpoint.export=true data.hold_out=5)
 train_well said "${answers[@]}"
 "$vlmoe" eval "$tiny/recipe.yaml" --model "$tiny/runs/said/model" --swap-images \
-    data.hold_out=5 >"$tiny/eval.txt" 2>&1 || tiny_fail "eval: $(tail -n 2 "$tiny/eval.txt")"
+    data.hold_out=5 >"$tiny/eval.txt" 2>"$tiny/error" || tiny_fail "eval: $(tail -n 2 "$tiny/error")"
 while IFS='|' read -r ranks settings; do
     # shellcheck disable=SC2086
     train_well "said${ranks% }" --ranks $ranks "${answers[@]}" $settings
@@ -84,8 +84,8 @@ while IFS='|' read -r ranks settings; do
         tiny_fail "other answers with $settings"
     # shellcheck disable=SC2086
     "$vlmoe" eval "$tiny/recipe.yaml" --model "$tiny/runs/said/model" --swap-images \
-        data.hold_out=5 batch.rows=4 --ranks $ranks $settings >"$tiny/eval${ranks% }.txt" 2>&1 ||
-        tiny_fail "eval with $settings: $(tail -n 2 "$tiny/eval${ranks% }.txt")"
+        data.hold_out=5 batch.rows=4 --ranks $ranks $settings >"$tiny/eval${ranks% }.txt" 2>"$tiny/error" ||
+        tiny_fail "eval with $settings: $(tail -n 2 "$tiny/error")"
     # the same words and counts; the loss within 1e-6
     paste -d '|' <(head -n 1 "$tiny/eval.txt") <(head -n 1 "$tiny/eval${ranks% }.txt") | awk -F '|' '
         { split($1, a, " "); split($2, b, " "); d = a[2] - b[2]; a[2] = b[2] = ""
