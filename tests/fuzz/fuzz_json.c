@@ -28,7 +28,8 @@ static void sample_walk(struct arena *item, const struct sample *s)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const char *const format[] = {"auto", "llava", "sharegpt", "openai"};
+    static const char *const format[] = {"auto",   "llava",  "sharegpt",
+                                         "openai", "alpaca", "imagefolder"};
     char path[64];
     int fd = memory_file(data, size, path);
     log_set(LOG_WARN, 1);
