@@ -79,6 +79,11 @@ static void test_published_figures(void **state)
     near(model_flops(&c, &text, ALL) / 4096 / 1e9, 7.6943, 5e-5);
     near(model_flops(&large, &text, ALL) / 4096 / 1e9, 49.4450, 5e-5);
     near(model_flops(&c, &text, 0) / model_flops(&c, &text, ALL), 3, 1e-12);
+    /* The head works for supervised tokens alone. */
+    struct flops_count half = text;
+    half.supervised = 1000;
+    near(model_flops(&c, &text, ALL) - model_flops(&c, &half, ALL),
+         2.0 * 2048 * 151936 * (4096 - 1000), 1e3);
     /* One 1024 x 1024 image: 4096 patches, 1024 merged. */
     struct flops_count image = {.patches = 4096, .attention_image = 4096.0 * 4096,
                                 .merged = 1024};

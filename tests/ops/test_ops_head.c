@@ -213,10 +213,8 @@ static void the_best_word(void **state)
     struct tensor want = ints(T, 0), best = ints(T, 0), logit = floats(T, 1);
     for (int t = 0; t < T; t++)
         ((int32_t *)want.data)[t] = t % 3 != 1;
-    memcpy(at(h.w, 700 * D), at(h.w, 20 * D), D * sizeof(float));       /* a tie */
-    memcpy(at(h.x, 0), at(h.w, 20 * D), D * sizeof(float));
-    for (int c = 0; c < D; c++)
-        *at(h.x, c) *= 1000;
+    for (int c = 0; c < D; c++)         /* a tie of two words that no other reaches */
+        *at(h.w, 20 * D + c) = *at(h.w, 700 * D + c) = *at(h.x, c) = 100;
     for (int i = 0; i < V * D; i++)
         h.l.in[1][i] = *at(h.w, i);
     cpu->head_best(&stream, h.x, h.w, want, h.work, best, logit);

@@ -209,6 +209,10 @@ works convert "$run/checkpoints/step-4" "$tiny/from_state"
 cmp "$model/model.safetensors" "$tiny/from_state/model.safetensors" || tiny_fail "convert of a state"
 works convert "$model" "$tiny/copy"
 cmp "$model/model.safetensors" "$tiny/copy/model.safetensors" || tiny_fail "convert of a model"
+train_well narrow train.steps=1 checkpoint.dtype=bf16
+narrow=$tiny/runs/narrow/model/model.safetensors
+equal "checkpoint.dtype=bf16: bytes" "$(wc -c <"$narrow")" \
+    $((8 + $(od -An -tu8 -N8 "$narrow" | tr -d ' ') + 2 * parameters))
 works convert "$model" "$tiny/half" --dtype bf16
 header=$(od -An -tu8 -N8 "$tiny/half/model.safetensors" | tr -d ' ')
 equal "bf16 bytes" "$(wc -c <"$tiny/half/model.safetensors")" $((8 + header + 2 * parameters))
