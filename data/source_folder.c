@@ -6,10 +6,9 @@
 
 #include "base/text.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-
-enum { DEPTH = 64 };                    /* of folders; links may form a circle */
 
 struct folder {
     const char *path;
@@ -17,37 +16,62 @@ struct folder {
     int64_t room;
 };
 
+struct entered {                        /* a folder that is being walked */
+    const struct entered *from;
+    const char *path;
+    dev_t device;
+    ino_t inode;
+};
+
+/* Links that lead back to where they are would make each image many samples. */
+static bool folder_enter(const char *path, const struct entered *from,
+                         struct entered *out)
+{
+    struct stat st;
+    if (stat(path, &st) != 0)
+        return fail("folder: open %s: %s", path, strerror(errno));
+    *out = (struct entered){from, path, st.st_dev, st.st_ino};
+    for (; from; from = from->from)
+        if (from->device == st.st_dev && from->inode == st.st_ino)
+            return fail("%s: leads back to %s: links form a circle", path, from->path);
+    return true;
+}
+
 /* Is there an image NAME.* for the caption NAME.txt?  Names are sorted: it is near. */
-static bool captioned(char **name, int64_t count, int64_t caption)
+static bool captioned(char **name, const bool *folder, int64_t count, int64_t caption)
 {
     size_t stem = strlen(name[caption]) - strlen("txt");        /* with its dot */
     for (int step = -1; step <= 1; step += 2)
         for (int64_t i = caption + step; i >= 0 && i < count &&
              !strncmp(name[i], name[caption], stem); i += step)
-            if (image_named(name[i], false) && !strchr(name[i] + stem, '.'))
+            if (!folder[i] && image_named(name[i], false) &&
+                !strchr(name[i] + stem, '.'))
                 return true;
     return false;
 }
 
-static bool folder_walk(struct arena *a, struct source *s, const char *below, int depth)
+static bool folder_walk(struct arena *a, struct source *s, const char *below,
+                        const struct entered *from)
 {
     struct folder *f = s->state;
-    if (depth > DEPTH)
-        return fail("%s: more than %d folders deep; do links form a circle?",
-                    path_join(a, f->path, below), DEPTH);
+    const char *path = *below ? path_join(a, f->path, below) : f->path;
+    struct entered here;
     char **name;
     int64_t count;
-    if (!folder_list(a, *below ? path_join(a, f->path, below) : f->path, &name, &count))
+    if (!folder_enter(path, from, &here) || !folder_list(a, path, &name, &count))
         return false;
+    bool *folder = NEW(a, bool, count);
+    for (int64_t i = 0; i < count; i++)
+        folder[i] = folder_exists(path_join(a, path, name[i]));
     for (int64_t i = 0; i < count; i++) {
         if (name[i][0] == '.')
             continue;
         char *inner = *below ? path_join(a, below, name[i]) : name[i];
-        if (folder_exists(path_join(a, f->path, inner))) {
-            if (!folder_walk(a, s, inner, depth + 1))
+        if (folder[i]) {
+            if (!folder_walk(a, s, inner, &here))
                 return false;
         } else if (image_named(name[i], false) ||
-                   (text_ends(name[i], ".txt") && !captioned(name, count, i))) {
+                   (text_ends(name[i], ".txt") && !captioned(name, folder, count, i))) {
             GROW(a, f->name, s->total, f->room);
             f->name[s->total++] = inner;
         }
@@ -70,7 +94,7 @@ static bool folder_open(struct arena *a, const struct source_options *o,
     struct folder *f = NEW(a, struct folder, 1);
     f->path = s->path;
     s->state = f;
-    if (!folder_walk(a, s, "", 0))
+    if (!folder_walk(a, s, "", NULL))
         return false;
     if (s->total)
         qsort(f->name, (size_t)s->total, sizeof *f->name, name_order);

@@ -172,6 +172,7 @@ static bool dialect_choose(struct source *s)
     struct arena item = arena_make("sample"), names = arena_make("keys");
     struct text keys = text_make(&names);
     int64_t parsed = 0, messages = 0;
+    const char *first = NULL;           /* what is wrong with the first that is bad */
     for (int64_t i = 0; i < s->total && i < SEEN && !j->dialect; i++) {
         struct arena_mark m = arena_mark(&item);
         json_t *object;
@@ -184,22 +185,28 @@ static bool dialect_choose(struct source *s)
             j->dialect = dialect_of(object);
             messages += json_object_get(object, "messages") != NULL;
             json_decref(object);
-        }
+        } else if (!first)
+            first = arena_text(&names, "%s", fail_message());
         arena_reset(&item, m);
     }
     arena_free(&item);
     if (!j->dialect && messages && s->total <= SEEN)
         j->dialect = dialect_named("openai");   /* text only: all mean the same */
-    if (!j->dialect && parsed)
+    if (!j->dialect && messages)
+        fail("%s: cannot tell the format: the first %d samples have no image; set "
+             "data.sources.N.format: openai where images are parts of the content, "
+             "sharegpt where '<image>' marks them", s->path, SEEN);
+    else if (!j->dialect && parsed)
         fail("%s: cannot tell the format: its first record has the keys %.400s; "
              "readable are 'conversations', 'messages', 'instruction' with 'output' "
              "(Alpaca), 'file_name' with 'text'", s->path,
              keys.size ? keys.at : "(none)");
+    else if (!j->dialect)
+        fail("%s: cannot tell the format: no sample can be read, expected a JSON list "
+             "or one object a line; the first: %s", s->path, first);
     arena_free(&names);
-    if (!j->dialect && parsed)
-        return false;
     if (!j->dialect)
-        return fail_in("%s: cannot tell the format: no sample can be read", s->path);
+        return false;
     s->format = j->dialect->format;
     return true;
 }

@@ -32,7 +32,10 @@ const struct dialect *dialect_named(const char *format)
 const struct dialect *dialect_of(const json_t *object)
 {
     const json_t *list = json_object_get(object, "messages");
-    if (json_object_get(object, "instruction") && json_object_get(object, "output"))
+    if (!value_filled(list))
+        list = NULL;
+    if (json_object_get(object, "instruction") && json_object_get(object, "output") &&
+        !list)
         return dialect_named("alpaca");
     if (json_object_get(object, "file_name") && !list)
         return dialect_named("imagefolder");
@@ -82,6 +85,7 @@ struct reading {
 struct turn {                           /* one entry of the list, by either spelling */
     const char *role_key, *content_key;
     const json_t *role, *content;
+    const char *text;                   /* of a string; "" where only calls are made */
 };
 
 static const char *const kind_name[] = {
@@ -115,7 +119,11 @@ static bool turn_open(const struct reading *r, size_t i, struct turn *out)
     if (!json_is_string(out->role))
         return fail("%s[%zu].%s: is %s, expected a string", r->list, i, out->role_key,
                     kind_of(out->role));
+    if (key_filled(object, "function_call"))
+        return fail("%s[%zu].function_call: not supported, expected tool_calls",
+                    r->list, i);
     bool parts = json_is_array(out->content);
+    out->text = json_is_string(out->content) ? json_string_value(out->content) : "";
     if (!value_filled(out->content) && key_filled(object, "tool_calls"))
         return true;                    /* nothing is said beside the calls */
     if (!json_is_string(out->content) && !parts)
@@ -235,10 +243,9 @@ static bool marks_check(struct reading *r)
         struct turn t;
         if (!turn_open(r, i, &t))
             return false;
-        const char *text = json_string_value(t.content);
-        int here = marks_in(text);
+        int here = marks_in(t.text);
         if (!shown || (here && !marks))
-            shown = text;
+            shown = t.text;
         marks += here;
     }
     if (marks == r->out->nimage)
@@ -419,12 +426,11 @@ static bool content_read(struct reading *r, size_t i, const struct turn *t,
     if (json_is_array(t->content))
         return parts_read(r, i, t, m);
     if (r->dialect->placeholders && r->columns) {
-        text_cut(r, m, json_string_value(t->content));
+        text_cut(r, m, t->text);
         return true;
     }
     m->piece = NEW(r->item, struct piece, 2);
-    if (json_string_length(t->content))
-        piece_add(m, -1, string_copy(r->item, t->content));
+    text_piece(r, m, t->text, t->text + strlen(t->text));
     return true;
 }
 
@@ -462,10 +468,11 @@ static bool list_find(struct reading *r, const json_t *object)
 {
     const json_t *messages = json_object_get(object, "messages");
     const json_t *conversations = json_object_get(object, "conversations");
-    if (messages && conversations)
+    if (value_filled(messages) && value_filled(conversations))
         return fail("both 'messages' and 'conversations' are given, expected one");
-    r->list = messages ? "messages" : "conversations";
-    r->turns = messages ? messages : conversations;
+    bool first = value_filled(messages) || !conversations;
+    r->list = first ? "messages" : "conversations";
+    r->turns = first ? messages : conversations;
     if (!r->turns)
         return fail("neither 'messages' nor 'conversations' is given");
     if (json_is_array(r->turns) && json_array_size(r->turns) > 0)

@@ -50,6 +50,10 @@ static bool question_add(struct arena *item, json_t *turns, const json_t *object
 json_t *record_from_alpaca(struct arena *item, const json_t *object)
 {
     static const char *const own[] = {"instruction", "input", "output", "history"};
+    if (key_filled(object, "messages")) {
+        fail("both 'messages' and 'output' are given, expected one of them");
+        return NULL;
+    }
     json_t *turns = json_array();
     if (!history_add(turns, json_object_get(object, "history")) ||
         !question_add(item, turns, object) ||

@@ -124,16 +124,55 @@ static void test_auto_folder(void **state)
     scratch_remove(&s);
 }
 
+/* Of one link the system gives up after 40 turns: every image would be 41 samples; two
+ * would take for ever. */
 static void test_circle(void **state)
+{
+    (void)state;
+    static const char *const to[] = {"..", ".", "../a"};
+    for (int i = 0; i < COUNT(to); i++) {
+        struct scratch s = scratch_make();
+        scratch_png(&s, "a/x.png");
+        scratch_text(&s, "a/x.txt", "a cat");
+        assert_int_equal(symlink(to[i], path_join(&s.arena, s.folder, "a/up")), 0);
+        assert_int_equal(symlink(to[i], path_join(&s.arena, s.folder, "a/vp")), 0);
+        struct source_options o = {.path = s.folder, .format = "folder"};
+        struct source *from;
+        assert_false(source_open(&s.arena, &o, &from));
+        ASSERT_SAYS("a/up: leads back to", "links form a circle");
+        scratch_remove(&s);
+    }
+}
+
+/* A folder that two links lead to is no circle. */
+static void test_linked_folders(void **state)
 {
     (void)state;
     struct scratch s = scratch_make();
     scratch_png(&s, "a/x.png");
-    assert_int_equal(symlink("..", path_join(&s.arena, s.folder, "a/up")), 0);
-    struct source_options o = {.path = s.folder, .format = "folder"};
-    struct source *from;
-    assert_false(source_open(&s.arena, &o, &from));
-    ASSERT_SAYS("do links form a circle?");
+    scratch_text(&s, "a/x.txt", "a cat");
+    assert_int_equal(symlink("a", path_join(&s.arena, s.folder, "b")), 0);
+    struct source *from = scratch_open(&s, s.folder, "folder");
+    assert_int_equal(source_count(from), 2);
+    source_close(from);
+    scratch_remove(&s);
+}
+
+/* A folder that is called like an image is not the image of a caption. */
+static void test_folder_named_image(void **state)
+{
+    (void)state;
+    struct scratch s = scratch_make();
+    assert_true(folder_make(path_join(&s.arena, s.folder, "x.png")));
+    scratch_text(&s, "x.txt", "a cat");
+    struct source *from = scratch_open(&s, s.folder, "folder");
+    assert_int_equal(source_count(from), 1);
+    struct arena item = arena_make("sample");
+    struct sample sample;
+    assert_false(source_read(from, 0, &item, &sample));
+    ASSERT_SAYS("a caption, but no image of that name");
+    arena_free(&item);
+    source_close(from);
     scratch_remove(&s);
 }
 
@@ -144,6 +183,8 @@ int main(void)
         cmocka_unit_test(test_folder),
         cmocka_unit_test(test_auto_folder),
         cmocka_unit_test(test_circle),
+        cmocka_unit_test(test_linked_folders),
+        cmocka_unit_test(test_folder_named_image),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

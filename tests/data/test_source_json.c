@@ -115,6 +115,19 @@ static void test_spellings(void **state)
          "\"\\u001f/\xc3\xa4\"], \"b\": null}}\n</tool_call>\n<tool_call>\n{\"name\": "
          "\"g\", \"arguments\": { }}\n</tool_call>] assistant[<tool_call>\n{\"name\": "
          "\"h\", \"arguments\": {}}\n</tool_call>]"},
+        /* nothing said beside the calls, in formats with places for images */
+        {"sharegpt",
+         "{\"images\": [\"a.png\"], \"messages\": [{\"role\": \"assistant\", "
+         "\"content\": null, \"tool_calls\": [{\"name\": \"f\", \"arguments\": {}}]}, "
+         "{\"role\": \"user\", \"content\": \"<image>\"}]}",
+         "assistant[<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>] "
+         "user[<0>]"},
+        {"llava",
+         "{\"image\": \"a.png\", \"conversations\": [{\"from\": \"human\", \"value\": "
+         "\"<image>\"}, {\"from\": \"gpt\", \"tool_calls\": [{\"name\": \"f\", "
+         "\"arguments\": {}}]}], \"messages\": null}",
+         "user[<0>] assistant[<tool_call>\n{\"name\": \"f\", \"arguments\": "
+         "{}}\n</tool_call>]"},
         /* and the tools that may be called, behind a system message or as one */
         {"openai",
          "{\"messages\": [{\"role\": \"system\", \"content\": \"Short.\"}, {\"role\": "
@@ -199,7 +212,7 @@ static void test_bad(void **state)
         const char *format, *record, *words;
     } bad[] = {
         {"llava", "{\"a\": 1}", "neither 'messages' nor 'conversations'"},
-        {"llava", "{\"messages\": [], \"conversations\": []}", "both"},
+        {"llava", "{\"messages\": [1], \"conversations\": [1]}", "both"},
         {"llava", "{\"conversations\": []}", "conversations: is empty"},
         {"llava", "{\"conversations\": {}}", "conversations: is an object"},
         {"llava", "{\"conversations\": [7]}", "conversations[0]: is a number"},
@@ -322,7 +335,15 @@ static void test_bad(void **state)
         {"openai",
          "{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", "
          "\"function_call\": {\"name\": \"f\"}}]}",
-         "messages[0]: the key 'function_call' is not read"},
+         "messages[0].function_call: not supported, expected tool_calls"},
+        {"openai",
+         "{\"messages\": [{\"role\": \"assistant\", \"content\": null, "
+         "\"function_call\": {\"name\": \"f\"}}]}",
+         "messages[0].function_call: not supported, expected tool_calls"},
+        {"alpaca",
+         "{\"instruction\": \"q\", \"output\": \"a\", \"messages\": [{\"role\": "
+         "\"assistant\", \"content\": \"lost\"}]}",
+         "both 'messages' and 'output' are given"},
         {"openai",
          "{\"messages\": [{\"role\": \"assistant\", \"content\": \"x\", "
          "\"reasoning_content\": \"hm\"}]}",
@@ -635,6 +656,16 @@ static void test_auto(void **state)
     o.path = scratch_text(&s, "x.jsonl", "oops");
     assert_false(source_open(&s.arena, &o, &from));
     ASSERT_SAYS("x.jsonl", "cannot tell the format", "not valid JSON");
+    o.path = scratch_text(&s, "x.json", "{\n  \"messages\": []\n}");
+    assert_false(source_open(&s.arena, &o, &from));
+    ASSERT_SAYS("x.json", "expected a JSON list or one object a line", "at byte 1");
+    struct text many = text_make(&s.arena);
+    for (int i = 0; i < 1001; i++)
+        text_add(&many, "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}]}\n");
+    o.path = scratch_text(&s, "many.jsonl", many.at);
+    assert_false(source_open(&s.arena, &o, &from));
+    ASSERT_SAYS("many.jsonl", "the first 1000 samples have no image",
+                "data.sources.N.format: openai");
     o.format = "lava";
     assert_false(source_open(&s.arena, &o, &from));
     ASSERT_SAYS("unknown format 'lava', nearest is 'llava'");
