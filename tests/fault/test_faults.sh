@@ -11,7 +11,7 @@
 # it always gives.
 source tests/train/tiny/tiny.sh
 
-memory=${2:-6}
+memory=${2:-4}
 files=${3:-1}
 faults=$(dirname "$vlmoe")/tests/libfaults.so
 log=$tiny/case.log
