@@ -182,11 +182,15 @@ static bool config_copy(struct arena *a, const char *from, const char *to,
 {
     static const char *const key[] = {"dtype", "torch_dtype", NULL};
     struct bytes text;
+    json_t *all;
     if (!type)
         return file_copy(from, to);
     if (!file_read(a, from, CONFIG_MOST, &text))
         return false;
     text = json_with(a, text, key, type);
+    if (!json_read(to, text.at, text.size, &all))       /* it is JSON as it was */
+        return false;
+    json_decref(all);
     return file_replace(to, text.at, text.size);
 }
 
