@@ -139,6 +139,13 @@ static bool part_check(const struct mix *m, int i)
              p->weight);
         return fail_kind(FAULT_USAGE);
     }
+    for (int k = 0; k < i && m->hold_out; k++)
+        if (sources_overlap(m->part[k].source, p->source)) {
+            fail("data: %s and %s have files in common, so that a sample held out in "
+                 "one could be trained on in the other; name the files in one source, "
+                 "or set data.hold_out=0", m->part[k].name, p->name);
+            return fail_kind(FAULT_USAGE);
+        }
     for (int k = 0; k < i; k++)
         if (source_hash(m->part[k].source) == source_hash(p->source))
             log_warn("data", "%s and %s hold the same %lld samples; both are used, in "

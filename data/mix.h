@@ -21,7 +21,9 @@ struct mix_place { int part; int64_t index, epoch; };   /* of one position */
 /* shuffle false: the sources' own order.  hold_out: every n-th sample of each source is
  * held back for evaluation (0: none), by index, whatever the seed; `held` selects that
  * side, where a source of fewer than n samples has no part.  Sources with the same data
- * are reported and shuffled apart.  Fails (usage) on a weight that is not above 0. */
+ * are reported and shuffled apart.  Fails (usage) on a weight that is not above 0, and
+ * on sources that overlap where samples are held out: what one holds back the other
+ * could train on. */
 MUST_USE bool mix_make(struct arena *a, const struct mix_part *part, int count,
                        uint64_t seed, bool shuffle, int hold_out, bool held,
                        struct mix **out);

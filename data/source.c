@@ -7,6 +7,8 @@
 
 #include <errno.h>
 #include <fnmatch.h>
+#include <limits.h>
+#include <stdlib.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -220,6 +222,7 @@ bool source_open(struct arena *a, const struct source_options *o, struct source 
     s->path = arena_text(a, "%s", o->path);
     for (size_t n = strlen(s->path); n > 1 && s->path[n - 1] == '/'; n--)
         ((char *)s->path)[n - 1] = '\0';
+    s->match = o->match ? arena_text(a, "%s", o->match) : "";
     s->ignore = o->ignore ? arena_text(a, "%s", o->ignore) : NULL;
     s->prompt = o->prompt ? arena_text(a, "%s", o->prompt) : "Describe the image.";
     if (!open_as(a, o, s) || !keep(a, o, s)) {
@@ -234,6 +237,17 @@ bool source_open(struct arena *a, const struct source_options *o, struct source 
         s->hash = hash_text(s->hash, s->ignore);
     *out = s;
     return true;
+}
+
+bool sources_overlap(const struct source *a, const struct source *b)
+{
+    char one[PATH_MAX], other[PATH_MAX];
+    if (!realpath(a->path, one) || !realpath(b->path, other))
+        return !strcmp(a->path, b->path) && strcmp(a->match, b->match) != 0;
+    size_t n = strlen(one), m = strlen(other), least = MIN(n, m);
+    if (n == m)
+        return !strcmp(one, other) && strcmp(a->match, b->match) != 0;
+    return !strncmp(one, other, least) && (n > m ? one : other)[least] == '/';
 }
 
 void source_close(struct source *s)

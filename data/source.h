@@ -55,6 +55,9 @@ MUST_USE bool source_read(const struct source *s, int64_t index, struct arena *i
 /* xxHash64 for the data contract: options, and names and sizes of images, captions and
  * tar members, or a JSON file's bytes.  Where the folder lies does not count. */
 uint64_t source_hash(const struct source *s);
+/* Could both hold one file under different indices?  So where one's path is or contains
+ * the other's, unless it is the same path with the same `match`. */
+bool sources_overlap(const struct source *a, const struct source *b);
 /* The bytes of one image; `item` owns them.  A failure begins with "image NAME: ". */
 MUST_USE bool image_source_read(struct arena *item, const struct image_source *from,
                                 struct bytes *out);

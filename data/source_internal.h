@@ -28,7 +28,7 @@ extern const struct reader reader_folder, reader_json, reader_webdataset;
 
 struct source {
     const struct reader *reader;
-    const char *path, *format, *prompt;
+    const char *path, *format, *prompt, *match;
     const char *ignore;                 /* words: what is not read; NULL none */
     void *state;                        /* the reader's */
     int64_t total;                      /* samples that the reader knows */

@@ -228,6 +228,51 @@ static void test_refused(void **state)
     scratch_remove(&s);
 }
 
+static struct source *images(struct scratch *s, const char *path, const char *match)
+{
+    struct source_options o = {.path = path, .format = "folder", .match = match};
+    struct source *out;
+    assert_ok(source_open(&s->arena, &o, &out));
+    return out;
+}
+
+/* Held out in one source and trained on in another: no file can be. */
+static void test_what_is_held_out_is_in_no_other_source(void **state)
+{
+    (void)state;
+    struct scratch s = scratch_make();
+    for (int i = 0; i < 8; i++) {
+        scratch_png(&s, arena_text(&s.arena, "in/deep/%d.png", i));
+        scratch_text(&s, arena_text(&s.arena, "in/deep/%d.txt", i), "one");
+        scratch_png(&s, arena_text(&s.arena, "inner/%d.png", i));
+        scratch_text(&s, arena_text(&s.arena, "inner/%d.txt", i), "other");
+    }
+    const char *in = path_join(&s.arena, s.folder, "in");
+    const char *deep = path_join(&s.arena, s.folder, "in/../in/deep");
+    struct source *whole = images(&s, in, NULL), *again = images(&s, in, NULL),
+                  *some = images(&s, in, "*[0-3].png"), *part = images(&s, deep, NULL),
+                  *apart = images(&s, path_join(&s.arena, s.folder, "inner"), NULL);
+    const struct { struct source *one, *other; bool ok; } pair[] = {
+        {whole, some, false}, {some, whole, false}, {whole, part, false},
+        {part, whole, false}, {whole, again, true}, {whole, apart, true},
+    };
+    log_set(LOG_WARN + 1, 0);           /* that two are the same */
+    for (int i = 0; i < COUNT(pair); i++)
+        for (int hold_out = 0; hold_out <= 4; hold_out += 4) {
+            struct mix_part both[] = {{pair[i].one, 1, "a"},
+                                      {pair[i].other, 1, "b"}};
+            struct mix *m;
+            bool ok = mix_make(&s.arena, both, 2, 1, true, hold_out, false, &m);
+            assert_true(ok == (pair[i].ok || !hold_out));
+            if (ok)
+                continue;
+            ASSERT_SAYS("a and b", "held out", "data.hold_out");
+            assert_int_equal(fail_fault(), FAULT_USAGE);
+        }
+    log_set(LOG_WARN, 0);
+    scratch_remove(&s);
+}
+
 /* A resume far into a run costs no more than its start. */
 static void test_far(void **state)
 {
@@ -256,7 +301,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_shares),  cmocka_unit_test(test_epochs),
         cmocka_unit_test(test_seeds),   cmocka_unit_test(test_hold_out),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_far),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_what_is_held_out_is_in_no_other_source),
+        cmocka_unit_test(test_far),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

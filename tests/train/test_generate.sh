@@ -83,6 +83,16 @@ short=$(alone "$last" 3) whole=$(alone "$last" 40) long=$(alone "$last" 400 batc
 [ "${whole:0:${#short}}" = "$short" ] && [ ${#short} -lt ${#whole} ] ||
     tiny_fail "3 tokens '$short' of '$whole'"
 [ "$whole" = "$long" ] || tiny_fail "no end: '$long' after '$whole'"
+# The end of a turn ends an answer whatever the config's end tokens are, and so do these.
+ends() { sed -i -E "s/\"eos_token_id\": *(\[[^]]*\]|[0-9]+)/\"eos_token_id\": $1/" "$model/config.json"; }
+cp "$model/config.json" "$tiny/config.json"
+ends 1269
+[ "$(alone "$last" 40)" = "$whole" ] || tiny_fail "the end of a turn: '$(alone "$last" 40)', expected '$whole'"
+first=$(sed -nE 's/.*"A": *([0-9]+).*/\1/p' "$model/tokenizer.json" | head -n 1)
+[ "${whole:0:1}" = A ] || tiny_fail "the answer begins otherwise: '$whole'"
+ends "[1269, $first]"
+[ -z "$(alone "$last" 40)" ] || tiny_fail "an end token of the config: '$(alone "$last" 40)'"
+cp "$tiny/config.json" "$model/config.json"
 # A model without an answer to end: weights as they begin.
 endless() { timeout 60 "$vlmoe" generate "$tiny/fresh" --prompt Hm --tokens "$1" "${@:2}"; }
 train_well fresh train.steps=1 optim.lr=1e-9 checkpoint.every=0
