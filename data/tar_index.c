@@ -82,6 +82,9 @@ static bool member_scan(struct scan *s, struct archive *r, struct archive_entry 
     int64_t begin = s->end;
     if (!file)
         size = 0;
+    if (archive_entry_sparse_count(e))
+        return fail("%s: the member at byte %lld is sparse, expected plain bytes",
+                    s->shard, (long long)begin);
     if (size < 0 || size > s->tar.size - offset)
         return fail("%s: cut short: the member at byte %lld has %lld bytes from %lld "
                     "on, the file ends at %lld", s->shard, (long long)begin,
@@ -92,8 +95,6 @@ static bool member_scan(struct scan *s, struct archive *r, struct archive_entry 
     if (!name || !*name || strchr(name, '\n'))
         return fail("%s: the member at byte %lld has no usable name", s->shard,
                     (long long)begin);
-    if (archive_entry_sparse_count(e))
-        return fail("%s: member %s is sparse, expected plain bytes", s->shard, name);
     GROW(&s->arena, s->found, s->count, s->room);
     s->found[s->count++] = (struct found){
         .name = arena_text(&s->arena, "%s", name), .offset = file ? offset : 0,

@@ -36,7 +36,7 @@ int log_rank(int rank)
 bool log_terminal(void)
 {
     const char *term = getenv("TERM");
-    return isatty(STDERR_FILENO) == 1 && !(term && !strcmp(term, "dumb"));
+    return isatty(STDERR_FILENO) == 1 && term && *term && strcmp(term, "dumb");
 }
 
 /* A line that is longer than the terminal is wide would not replace itself. */

@@ -19,6 +19,6 @@ void log_line(enum log_level level, const char *subject, const char *fmt, ...)
 
 /* A line that replaces itself on a terminal, cut to its width; nothing elsewhere. */
 void log_progress(const char *fmt, ...) PRINTF_LIKE(1, 2);
-bool log_terminal(void);                /* one that can: TERM=dumb cannot */
+bool log_terminal(void);                /* one that can: TERM dumb, or none, cannot */
 
 #endif

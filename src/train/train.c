@@ -233,11 +233,12 @@ static bool loop(struct trainer *t)
                   due(r->sample_every, m.step, t->last), saved == m.step))
             return false;
     }
-    if (!t->last)
+    bool ok = saved == t->state.step ? saver_wait(t->saver) : state_write(t, true);
+    if (ok && !t->last)
         log_info("train",
                  "stopped by a signal after step %" PRId64 "; run it again to go on",
                  t->state.step);
-    return saved == t->state.step ? saver_wait(t->saver) : state_write(t, true);
+    return ok;
 }
 
 /* ---- before and after ---- */

@@ -88,10 +88,13 @@ static void test_progress_fits(void **state)
             fail_msg("%d columns: '%.*s'", columns, (int)n, is);
         assert_true(text_utf8(is, (int64_t)n));
     }
-    const char *dumb = terminal_shows(&a, 80, "dumb");
-    assert_null(strchr(dumb, '\x1b'));
-    assert_null(strstr(dumb, "0123"));
-    assert_non_null(strstr(dumb, "train: step 1/2"));
+    static const char *const dumb[] = {"dumb", ""};
+    for (int i = 0; i < COUNT(dumb); i++) {
+        const char *shown = terminal_shows(&a, 80, dumb[i]);
+        assert_null(strchr(shown, '\x1b'));
+        assert_null(strstr(shown, "0123"));
+        assert_non_null(strstr(shown, "train: step 1/2"));
+    }
     arena_free(&a);
 }
 
