@@ -78,38 +78,63 @@ static void few_rows(void **state)
         }
 }
 
-/* Larger than every block: forward only checked by rows that the law gives exactly. */
-static void linear_blocks_meet(void **state)
+/* What backward must give for dy: sums by hand, for sizes where differences take too
+ * long.  Added to dx, dw and db. */
+static void linear_slopes(struct size z, const double *x, const double *w,
+                          const double *dy, double *dx, double *dw, double *db)
 {
-    (void)state;
-    struct size z = {301, 33, 1543};
+    for (int64_t t = 0; t < z.T; t++)
+        for (int64_t n = 0; n < z.N; n++) {
+            double g = dy[t * z.N + n];
+            db[n] += g;
+            for (int64_t d = 0; d < z.D; d++) {
+                dx[t * z.D + d] += g * w[n * z.D + d];
+                dw[n * z.D + d] += g * x[t * z.D + d];
+            }
+        }
+}
+
+/* Larger than every block, in one dimension after the other. */
+static void linear_wide(struct size z)
+{
     struct tensor x = slice(z.T, z.D), w = floats(z.N, z.D), y = slice(z.T, z.N);
     struct tensor dx = slice(z.T, z.D), dw = floats(z.N, z.D), db = vector(z.N);
+    struct tensor b = vector(z.N), none = tensor_none();
     double *dx_want = NEW(&memory, double, z.T * z.D);
     double *dw_want = NEW(&memory, double, z.N *z.D),
            *db_want = NEW(&memory, double, z.N);
     struct law l = {linear_law, &z, {fill(x, 1), fill(w, 1), NULL}, z.T * z.N, NULL};
     fill_nan(y);
-    cpu->linear(&stream, x, w, tensor_none(), 0, y);
+    cpu->linear(&stream, x, w, none, 0, y);
+    assert_near(y, law_output(&l), 1e-6);
+    l.in[2] = fill(b, 5);
+    fill_nan(y);
+    cpu->linear(&stream, x, w, b, 0, y);
     assert_near(y, law_output(&l), 1e-6);
     double *dy = fill(y, 1);
-    for (int64_t t = 0; t < z.T; t++)
-        for (int64_t n = 0; n < z.N; n++) {
-            double g = dy[t * z.N + n];
-            db_want[n] += g;
-            for (int64_t d = 0; d < z.D; d++) {
-                dx_want[t * z.D + d] += g * l.in[1][n * z.D + d];
-                dw_want[n * z.D + d] += g * l.in[0][t * z.D + d];
-            }
-        }
-    fill_nan(dx);
+    linear_slopes(z, l.in[0], l.in[1], dy, dx_want, dw_want, db_want);
+    assert_gradient(dx, dx_want, 2e-6, cpu->linear_back(&stream, y, w, beta, dx));
+    assert_gradient(dw, dw_want, 2e-6,
+                    cpu->linear_weight(&stream, y, x, beta, dw, none));
+    assert_gradient(db, db_want, 2e-6,
+                    cpu->linear_weight(&stream, y, x, beta, none, db));
     fill_nan(dw);
     fill_nan(db);
-    cpu->linear_back(&stream, y, w, 0, dx);
-    cpu->linear_weight(&stream, y, x, 0, dw, db);
-    assert_near(dx, dx_want, 2e-6);
-    assert_near(dw, dw_want, 2e-6);
-    assert_near(db, db_want, 2e-6);
+    for (int times = 1; times <= 2; times++) {          /* both, written, then added */
+        cpu->linear_weight(&stream, y, x, times > 1, dw, db);
+        assert_near_at(dw, dw_want, times, 2e-6, __FILE__, __LINE__);
+        assert_near_at(db, db_want, times, 2e-6, __FILE__, __LINE__);
+    }
+}
+
+static void linear_blocks_meet(void **state)
+{
+    (void)state;
+    linear_wide((struct size){301, 33, 1543});
+    linear_wide((struct size){37, 1291, 70});   /* dx and dw are wide */
+    linear_wide((struct size){37, 803, 790});
+    linear_wide((struct size){1100, 20, 31});
+    linear_wide((struct size){9, 270, 1543});   /* few rows */
 }
 
 struct routed { int64_t R, D, N, E; const int32_t *bound; };
@@ -155,17 +180,41 @@ static void grouped_follows_its_law(void **state)
     grouped_case((struct routed){9, 4, 3, 3, (int32_t[]){0, 0, 0, 9}});
 }
 
+static void grouped_wide(struct routed z)
+{
+    struct tensor x = floats(z.R, z.D), y = floats(z.R, z.N), dx = floats(z.R, z.D);
+    int64_t size = z.N * z.D;
+    struct tensor w = tensor_3d(NEW(&memory, float, z.E *size), DTYPE_F32, z.E, z.N,
+                                z.D);
+    struct tensor dw = tensor_3d(NEW(&memory, float, z.E *size), DTYPE_F32, z.E, z.N,
+                                 z.D);
+    struct tensor bound = list(z.E + 1, z.bound);
+    struct law l = {grouped_law, &z, {fill(x, 1), fill(w, 1)}, z.R * z.N, NULL};
+    double *dx_want = NEW(&memory, double, z.R * z.D),
+           *dw_want = NEW(&memory, double, z.E * size),
+           *db = NEW(&memory, double, z.N);
+    fill_nan(y);
+    cpu->grouped(&stream, x, w, bound, y);
+    assert_near(y, law_output(&l), 1e-6);
+    double *dy = fill(y, 1);
+    for (int64_t e = 0; e < z.E; e++) {
+        struct size one = {z.bound[e + 1] - z.bound[e], z.D, z.N};
+        linear_slopes(one, l.in[0] + z.bound[e] * z.D, l.in[1] + e * size,
+                      dy + z.bound[e] * z.N, dx_want + z.bound[e] * z.D,
+                      dw_want + e * size, db);
+    }
+    assert_gradient(dx, dx_want, 2e-6,
+                    cpu->grouped_back(&stream, y, w, bound, beta, dx));
+    assert_gradient(dw, dw_want, 2e-6,
+                    cpu->grouped_weight(&stream, y, x, bound, beta, dw));
+}
+
 static void grouped_blocks_meet(void **state)
 {
     (void)state;
-    struct routed z = {700, 9, 11, 2, (int32_t[]){0, 1, 601}};
-    struct tensor x = floats(z.R, z.D), y = floats(z.R, z.N);
-    struct tensor w = tensor_3d(NEW(&memory, float, z.E *z.N *z.D), DTYPE_F32, z.E, z.N,
-                                z.D);
-    struct law l = {grouped_law, &z, {fill(x, 1), fill(w, 1)}, z.R * z.N, NULL};
-    fill_nan(y);
-    cpu->grouped(&stream, x, w, list(3, z.bound), y);
-    assert_near(y, law_output(&l), 1e-6);
+    grouped_wide((struct routed){700, 9, 11, 2, (int32_t[]){0, 1, 601}});
+    grouped_wide((struct routed){40, 803, 41, 3, (int32_t[]){0, 20, 20, 37}});
+    grouped_wide((struct routed){40, 30, 1291, 3, (int32_t[]){0, 20, 20, 37}});
 }
 
 static void assert_bits(struct tensor got, struct tensor want)

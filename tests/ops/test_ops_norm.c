@@ -42,6 +42,8 @@ static void rmsnorm_follows_its_law(void **state)
     rmsnorm_case((struct size){5, 3, 16, 1e-6});
     rmsnorm_case((struct size){21, 2, 7, 0.1});
     rmsnorm_case((struct size){1, 1, 1, 0.5});
+    rmsnorm_case((struct size){3, 1, 1037, 1e-6});      /* more than two folds */
+    rmsnorm_case((struct size){2, 3, 520, 1e-6});
     rmsnorm_case((struct size){0, 2, 8, 1e-6});
 }
 
@@ -106,7 +108,7 @@ static void layernorm_follows_its_law(void **state)
     (void)state;
     layernorm_case((struct size){7, 1, 33, 1e-6}, 0);
     layernorm_case((struct size){19, 1, 16, 1e-6}, 5);  /* a mean far from zero */
-    layernorm_case((struct size){3, 1, 601, 1e-6}, 0);  /* more than one fold */
+    layernorm_case((struct size){3, 1, 1037, 1e-6}, 0); /* more than two folds */
     layernorm_case((struct size){0, 1, 5, 1e-6}, 0);
 }
 
