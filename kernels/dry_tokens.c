@@ -2,10 +2,17 @@
  * the optimizer.  Apart from dry.c because that holds what every row goes through. */
 #include "kernels/dry.h"
 
+int64_t head_words(int64_t V)
+{
+    int64_t parts = 2 * ((V + 2 * HEAD_WORDS - 1) / (2 * HEAD_WORDS));
+    return ((V + parts - 1) / parts + 15) / 16 * 16;    /* whole vectors */
+}
+
 int64_t head_work(int64_t T, int64_t D, int64_t V)
 {
-    int64_t rows = MIN(HEAD_CHUNK, T), blocks = (V + HEAD_WORDS - 1) / HEAD_WORDS;
-    return 4 * rows * (blocks * (HEAD_WORDS + 3) + D + 1);
+    int64_t rows = MIN(HEAD_CHUNK, T), words = head_words(V);
+    int64_t blocks = (V + words - 1) / words;
+    return 4 * rows * (blocks * (words + 3) + D + 1);
 }
 
 /* ---- rows of tables ---- */

@@ -372,9 +372,12 @@ struct ops {
 
 /* Bytes of the `work` tensor of the head ops, for T rows of width D and V logits. */
 int64_t head_work(int64_t T, int64_t D, int64_t V);
+/* Words of the vocabulary in a partial result: in an even number of them, so that two
+ * threads end together. */
+int64_t head_words(int64_t V);
 enum {
     HEAD_CHUNK = 256,                   /* rows of logits that exist at a time */
-    HEAD_WORDS = 512                    /* of the vocabulary, in a partial result */
+    HEAD_WORDS = 512                    /* words of a partial result, at most */
 };
 
 extern const struct ops ops_cpu, ops_dry;

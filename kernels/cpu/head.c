@@ -9,14 +9,16 @@
 
 #include <math.h>
 
-enum { ROWS = 64 };                      /* of a chunk, whose dx is one product */
+enum { ROWS = 64 };                     /* of a chunk, whose dx is one product */
 
 struct head {
     struct tensor x, w, which, dx;
-    int64_t T, D, V, blocks, first;     /* first: the first word's number */
+    int64_t T, D, V, words, blocks;     /* words: of a block */
+    int64_t first;                      /* the first word's number */
+    int64_t rows;                       /* whose dx is one product */
     /* the chunk */
     int64_t count;
-    float *z, *gathered, *best, *sum;   /* [blocks,C,HEAD_WORDS] [C,D] [blocks,C] */
+    float *z, *gathered, *best, *sum;   /* [blocks,C,words] [C,D] [blocks,C] */
     int32_t *token, *word;              /* [C] [blocks,C] */
     const float *lse, *dpart;           /* of row t: lse[t * apart]; dpart [T,2] */
     int64_t apart;
@@ -28,11 +30,11 @@ static struct head head_make(struct tensor x, struct tensor w, struct tensor whi
                              struct tensor work)
 {
     struct head p = {.x = x, .w = w, .which = which, .T = x.dim[0], .D = x.dim[1],
-                     .V = w.dim[0], .blocks = blocks_of(w.dim[0], HEAD_WORDS),
-                     .apart = 1};
+                     .V = w.dim[0], .words = head_words(w.dim[0]), .apart = 1};
+    p.blocks = blocks_of(p.V, p.words);
     int64_t rows = MIN(HEAD_CHUNK, p.T);
     p.z = work.data;
-    p.gathered = p.z + rows * p.blocks * HEAD_WORDS;
+    p.gathered = p.z + rows * p.blocks * p.words;
     p.best = p.gathered + rows * p.D;
     p.sum = p.best + rows * p.blocks;
     p.word = (int32_t *)(p.sum + rows * p.blocks);
@@ -59,7 +61,7 @@ static int64_t head_chunk(struct head *p, int64_t at, bool choice)
  * would share cache sets. */
 static float *logits(const struct head *p, int64_t block, int64_t i)
 {
-    return p->z + (block * p->count + i) * HEAD_WORDS;
+    return p->z + (block * p->count + i) * p->words;
 }
 
 /* The target of the chunk's row i as a row of w; of another share: -1. */
@@ -70,17 +72,17 @@ static int64_t target_of(const struct head *p, int64_t i)
 }
 
 /* Is word `target` in this block? */
-static bool in_block(int64_t target, int64_t block)
+static bool in_block(const struct head *p, int64_t target, int64_t block)
 {
-    return target >= 0 && target / HEAD_WORDS == block;
+    return target >= 0 && target / p->words == block;
 }
 
 /* Logits of one block of words for the whole chunk; returns how many words. */
 static int64_t head_logits(const struct head *p, int64_t block)
 {
-    int64_t from = block * HEAD_WORDS, n = MIN(HEAD_WORDS, p->V - from);
+    int64_t from = block * p->words, n = MIN(p->words, p->V - from);
     cpu_product(false, true, p->count, n, p->D, 1, p->gathered, p->D, row(p->w, from),
-                p->w.stride[0], 0, logits(p, block, 0), HEAD_WORDS);
+                p->w.stride[0], 0, logits(p, block, 0), p->words);
     return n;
 }
 
@@ -92,10 +94,10 @@ static void loss_block(void *arg, int64_t block)
         float *z = logits(p, block, i);
         int64_t at = block * p->count + i, target = target_of(p, i);
         p->best[at] = row_max(z, n);
-        float kept = in_block(target, block) ? z[target % HEAD_WORDS] : 0;
+        float kept = in_block(p, target, block) ? z[target % p->words] : 0;
         p->sum[at] = row_exp(z, p->best[at], n, z);
-        if (in_block(target, block))
-            z[target % HEAD_WORDS] = kept;     /* the only logit read again */
+        if (in_block(p, target, block))
+            z[target % p->words] = kept;     /* the only logit read again */
     }
 }
 
@@ -115,7 +117,7 @@ static float target_logit(const struct head *p, int64_t i)
 {
     int64_t word = target_of(p, i);
     REQUIRE(word >= 0);
-    return logits(p, word / HEAD_WORDS, i)[word % HEAD_WORDS];
+    return logits(p, word / p->words, i)[word % p->words];
 }
 
 void cpu_head_loss(struct stream *s, struct tensor x, struct tensor w,
@@ -203,7 +205,7 @@ void cpu_head_sum_back(struct stream *s, struct tensor part, struct tensor targe
 static void loss_back_block(void *arg, int64_t block)
 {
     const struct head *p = arg;
-    int64_t from = block * HEAD_WORDS, n = head_logits(p, block);
+    int64_t from = block * p->words, n = head_logits(p, block);
     for (int64_t i = 0; i < p->count; i++) {
         const float *dpart = p->dpart ? p->dpart + 2 * p->token[i] : NULL;
         float *z = logits(p, block, i), factor = dpart ? dpart[0] : p->factor;
@@ -211,22 +213,22 @@ static void loss_back_block(void *arg, int64_t block)
         for (int64_t j = 0; j < n; j++)
             z[j] = factor * exp_f32(z[j] - lse);
         int64_t target = target_of(p, i);
-        if (in_block(target, block))
-            z[target % HEAD_WORDS] += dpart ? dpart[1] : -factor;
+        if (in_block(p, target, block))
+            z[target % p->words] += dpart ? dpart[1] : -factor;
     }
     if (p->dw)
-        cpu_product(true, false, n, p->D, p->count, 1, logits(p, block, 0), HEAD_WORDS,
+        cpu_product(true, false, n, p->D, p->count, 1, logits(p, block, 0), p->words,
                     p->gathered, p->D, p->beta_w, p->dw + from * p->D, p->D);
 }
 
 static void loss_back_x(void *arg, int64_t block)
 {
     const struct head *p = arg;
-    int64_t from = block * ROWS, n = MIN(ROWS, p->count - from);
+    int64_t from = block * p->rows, n = MIN(p->rows, p->count - from);
     float *dx = p->gathered + from * p->D;      /* the rows themselves are used up */
     for (int64_t b = 0; b < p->blocks; b++)
-        cpu_product(false, false, n, p->D, MIN(HEAD_WORDS, p->V - b * HEAD_WORDS), 1,
-                    logits(p, b, from), HEAD_WORDS, row(p->w, b * HEAD_WORDS),
+        cpu_product(false, false, n, p->D, MIN(p->words, p->V - b * p->words), 1,
+                    logits(p, b, from), p->words, row(p->w, b * p->words),
                     p->w.stride[0], b > 0, dx, p->D);
     for (int64_t i = 0; i < n; i++) {
         float *to = row(p->dx, p->token[from + i]);
@@ -268,8 +270,9 @@ static void head_back(struct stream *s, struct head *p, float beta_x, struct ten
         cpu_rows(s, p->V * p->D, 1, fade_weight, p);
     for (; p->count > 0; at = head_chunk(p, at, false), p->beta_w = 1) {
         team_for(s->team, p->blocks, loss_back_block, p);
+        p->rows = blocks_of(p->count, 2 * blocks_of(p->count, 2 * ROWS));
         if (tensor_is(dx))
-            team_for(s->team, blocks_of(p->count, ROWS), loss_back_x, p);
+            team_for(s->team, blocks_of(p->count, p->rows), loss_back_x, p);
     }
 }
 
@@ -308,7 +311,7 @@ static void best_block(void *arg, int64_t block)
             if (z[j] > z[best])
                 best = j;
         p->best[block * p->count + i] = z[best];
-        p->word[block * p->count + i] = (int32_t)(block * HEAD_WORDS + best);
+        p->word[block * p->count + i] = (int32_t)(block * p->words + best);
     }
 }
 

@@ -21,8 +21,8 @@ static void tables_are_complete(void **state)
 
 /* Tensors that every op reads or writes, of every size more than one block. */
 enum {
-    T = 301, D = 804, N = 1100, H = 3, G = 1, K = D / H, E = 5, A = 2, R = T * A, F = 810,
-    V = 1300, SIDE = 9, MOST = 100
+    T = 301, D = 804, N = 1100, H = 3, G = 1, K = D / H, E = 5, A = 2, R = T * A,
+    F = 810, V = 1300, SIDE = 9, MOST = 100
 };
 
 struct world {
@@ -81,7 +81,8 @@ static void run_layers(const struct ops *ops, struct stream *s, struct world *w)
     struct tensor place = ints(T, 3), c = OUT(T, K / 2), si = OUT(T, K / 2);
     for (int i = 0; i < T * 3; i++)
         ((int32_t *)place.data)[i] = i / 2;
-    ops->rope_table(s, place, (struct rope_shape){1e4, K, false, {K / 2 - 80, 40, 40}}, c, si);
+    struct rope_shape turns = {1e4, K, false, {K / 2 - 80, 40, 40}};
+    ops->rope_table(s, place, turns, c, si);
     struct tensor q = OUT(T, H * K), kv = random_floats(T, 2 * G * K, 1);
     ops->rope(s, x, c, si, 1, 0, q);
     struct tensor k = tensor_columns(kv, 0, G * K),
