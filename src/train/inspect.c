@@ -6,6 +6,7 @@
 #include "data/shard.h"
 #include "train/image_shape.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -224,7 +225,8 @@ bool inspect_images(const struct inspect_image *o, const char *const *file, int 
 
 /* ---- a whole data set ---- */
 
-enum { BINS = 24 };                     /* by powers of two */
+enum { BINS = 24,                       /* by powers of two */
+       REASONS = 100 };                 /* that have a line of their own */
 
 struct reason {                         /* why samples are bad */
     const char *text, *example;
@@ -238,6 +240,7 @@ struct survey {
     int64_t token_bin[BINS], patch_bin[BINS];
     struct reason *reason;
     int64_t reasons, reason_room;
+    int64_t others;                     /* bad for more reasons than are told apart */
 };
 
 static int bin_of(int64_t x)
@@ -261,11 +264,25 @@ static void survey_add(struct survey *v, const struct encoded *e, int targets)
     v->patch_bin[bin_of(e->patches)]++;
 }
 
-/* The message without the names in front ("sample S: image I: ") and with its numbers
- * as N: bad for one cause read alike. */
+/* Behind a text in quotes that begins here, if one does; NULL: none.  Apostrophes
+ * within words are none. */
+static const char *quoted_end(const char *message, const char *at)
+{
+    if ((*at != '\'' && *at != '"') || (at > message && isalnum((unsigned char)at[-1])))
+        return NULL;
+    for (const char *end = at + 1; *end; end++)
+        if (*end == *at && !isalnum((unsigned char)end[1]))
+            return end + 1;
+    return NULL;
+}
+
+/* The message without the names in front ("sample S: image I: "), with its numbers as N
+ * and quotes of more than a word as "...": bad for one cause read alike. */
 static const char *reason_text(struct arena *a, const struct sample *s,
                                const char *message)
 {
+    static const char word[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                               "_<|>";
     const char *name[] = {"sample ", s->name, "image ", ""};
     struct text t = text_make(a);
     for (int i = 0; i < COUNT(name); i++) {
@@ -278,11 +295,20 @@ static const char *reason_text(struct arena *a, const struct sample *s,
         if (!strncmp(message, s->image[k].name, n) && message[n] == ':')
             message += n + 1 + (message[n + 1] == ' ');
     }
-    for (const char *c = message; *c; c++)
-        if (*c < '0' || *c > '9')
+    for (const char *c = message; *c; c++) {
+        const char *end = quoted_end(message, c);
+        if (end) {
+            if ((int64_t)strspn(c + 1, word) == end - c - 2)
+                text_add_bytes(&t, c, end - c);
+            else
+                text_add(&t, "%c...%c", *c, *c);
+            c = end - 1;
+        } else if (*c < '0' || *c > '9') {
             text_add_bytes(&t, c, 1);
-        else if (c == message || c[-1] < '0' || c[-1] > '9')
+        } else if (c == message || c[-1] < '0' || c[-1] > '9') {
             text_add(&t, "N");
+        }
+    }
     return t.at ? t.at : "";
 }
 
@@ -294,6 +320,10 @@ static void reason_add(struct survey *v, struct arena *a, const struct sample *s
             v->reason[i].count++;
             return;
         }
+    if (v->reasons == REASONS) {
+        v->others++;
+        return;
+    }
     GROW(a, v->reason, v->reasons, v->reason_room);
     v->reason[v->reasons++] = (struct reason){text, arena_text(a, "%s", s->name), 1};
 }
@@ -341,6 +371,8 @@ static void survey_print(const struct survey *v, struct text *t)
     for (int64_t i = 0; i < v->reasons; i++)
         text_add(t, "%10" PRId64 "  %s (first: %s)\n", v->reason[i].count,
                  v->reason[i].text, v->reason[i].example);
+    if (v->others)
+        text_add(t, "%10" PRId64 "  other causes\n", v->others);
     histogram(t, "tokens", v->token_bin);
     histogram(t, "patches", v->patch_bin);
 }

@@ -37,6 +37,19 @@ grep -qE "^bad +3$" "$tiny/check.log" || tiny_fail "data check: bad ones: $(cat 
 train_expected 3 check $? "3 of 15 samples cannot be read, and data.bad is fail"
 rm "$tiny"/data/3-ba?.*
 
+# What is quoted of a sample does not make a cause of its own, nor are there ever more.
+for i in $(seq 30); do
+    echo '{"conversations": [{"from": "human", "value": "<image> a '"$(printf %$((i))s | tr ' ' x)"'"}, {"from": "gpt", "value": "b"}]}'
+done >"$tiny/quoted.jsonl"
+"$vlmoe" data check "$tiny/recipe.yaml" data.sources.0.prompt= data.sources.0.format=llava data.sources.0.path="$tiny/quoted.jsonl" >"$tiny/check.log" 2>&1
+train_expected 3 check $? "30  '<image>' stands in the text, but no image is given; text begins '...' (first: $tiny/quoted.jsonl:1)"
+for i in $(seq 110); do
+    key=q$(tr 0-9 a-j <<<"$i")
+    echo '{"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}], "'"$key"'": 1}'
+done >"$tiny/keys.jsonl"
+"$vlmoe" data check "$tiny/recipe.yaml" data.sources.0.prompt= data.sources.0.format=llava data.sources.0.path="$tiny/keys.jsonl" >"$tiny/check.log" 2>&1
+train_expected 3 check $? "10  other causes"
+
 # ---- samples longer than a row ----
 
 printf 'word %.0s' $(seq 200) >"$tiny/data/5-long.txt"
