@@ -88,12 +88,15 @@ static void spans_add(struct profiler *p, double *from, double *to)
     }
     /* Gaps of the compute lane: covered by another lane, or idle. */
     double at = *from;
-    for (int64_t i = 0; i <= plan->nstep; i++) {
+    for (int64_t i = 0, first = 0; i <= plan->nstep; i++) {
         bool last = i == plan->nstep;
         if (!last && plan->step[e[i].step].lane != LANE_COMPUTE)
             continue;
         double until = last ? *to : e[i].start;
-        for (int64_t k = 0; k < plan->nstep && at < until; k++) {
+        while (first < plan->nstep && e[first].end <= at)
+            first++;
+        for (int64_t k = first;
+             k < plan->nstep && at < until && e[k].start < until; k++) {
             const struct step *other = &plan->step[e[k].step];
             double begin = MAX(e[k].start, at), end = MIN(e[k].end, until);
             if (other->lane == LANE_COMPUTE || end <= begin)
