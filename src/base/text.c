@@ -134,8 +134,10 @@ const char *text_nearest(const char *name, const char *const *candidates, int co
 {
     const char *best = NULL;
     int least = 0;
+    size_t size = strlen(name);
     for (int i = 0; i < count; i++) {
-        int d = text_distance(name, candidates[i]);
+        bool begun = size && !strncasecmp(name, candidates[i], size);
+        int d = begun ? -1 : text_distance(name, candidates[i]);
         if (!best || d < least) {
             best = candidates[i];
             least = d;

@@ -21,7 +21,8 @@ bool text_integer(const char *text, int64_t *out);      /* the whole text, in ra
 int text_split(struct arena *a, const char *text, const char *separators,
                char ***words);
 int text_distance(const char *a, const char *b);        /* edits from a to b; H is h */
-/* The candidate nearest to `name`, for messages; NULL when there is none. */
+/* The candidate nearest to `name`, for messages: one that begins with it, else by
+ * edits; NULL when there is none. */
 const char *text_nearest(const char *name, const char *const *candidates, int count);
 bool text_utf8(const char *text, int64_t size);         /* is it valid UTF-8? */
 /* Prints for people, whose terminal obeys control characters: those but tabs (and, with

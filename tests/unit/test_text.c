@@ -93,6 +93,9 @@ static void test_distance_is_a_metric(void **state)
     assert_string_equal(text_nearest("H200", table, 2), "h200");
     const char *nearest = text_nearest("lerning_rate", word, COUNT(word));
     assert_string_equal(nearest, "learning_rate");
+    static const char *const begun[] = {"plan", "generate", "general"};
+    assert_string_equal(text_nearest("Gen", begun, COUNT(begun)), "generate");
+    assert_string_equal(text_nearest("", begun, COUNT(begun)), "plan");
     assert_null(text_nearest("x", NULL, 0));
 }
 
