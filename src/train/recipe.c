@@ -161,7 +161,10 @@ static bool source_set(struct recipe *r, const char *key, const char *value)
 {
     char *end;
     long n = strtol(key + strlen("data.sources."), &end, 10);
-    if (*end != '.' || n < 0 || n > r->nsource || n >= MAX_SOURCES)
+    if (*end != '.')
+        return fail("recipe: '%s': expected a key of an entry, as data.sources.0.path",
+                    key);
+    if (n < 0 || n > r->nsource || n >= MAX_SOURCES)
         return fail("recipe: '%s': data.sources has %d entries, numbered from 0", key,
                     r->nsource);
     for (int i = 0; i < COUNT(source_field); i++) {
