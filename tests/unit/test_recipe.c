@@ -92,7 +92,7 @@ static void test_refused(void **state)
         {"data.sources.-1.path", "x", "numbered from 0"},
         {"data.sources.x.path", "x", "expected a key of an entry, as data.sources.0"},
         {"data.sources.0", "x", "expected a key of an entry, as data.sources.0.path"},
-        {"data.sources.", "x", "numbered from 0"},
+        {"data.sources.", "x", "expected a key of an entry, as data.sources.0.path"},
         {"data.sources.99999999999999999999.path", "x", "numbered from 0"},
         {"data.sources.0.weight", "0",
          "data.sources.0.weight = 0 is outside 1e-06..1000000"},
