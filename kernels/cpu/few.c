@@ -17,9 +17,9 @@ enum { COLUMNS = 4 };                   /* rows of b at a time */
 #define VECTOR(n) float __attribute__((vector_size(4 * (n))))
 
 /* The sum of the lanes, halves onto halves. */
-static inline float fold(VECTOR(LANES) v)
+static inline float fold(const VECTOR(LANES) *v)
 {
-    union { VECTOR(LANES) all; VECTOR(8) half[LANES / 8]; } x = {v};
+    union { VECTOR(LANES) all; VECTOR(8) half[LANES / 8]; } x = {*v};
     union { VECTOR(8) all; VECTOR(4) half[2]; } y = {x.half[0]};
     if (LANES == 16)
         y.all += x.half[LANES / 8 - 1];
@@ -54,7 +54,7 @@ static inline __attribute__((always_inline)) void tile(const struct few *p, int 
     }
     for (int m = 0; m < rows; m++)
         for (int n = 0; n < COLUMNS; n++) {
-            float total = fold(sum[m][n]), *to = c + m * p->c_stride + n;
+            float total = fold(&sum[m][n]), *to = c + m * p->c_stride + n;
             for (int64_t j = i; j < p->k; j++)
                 total += a[m * p->a_stride + j] * b[n * p->b_stride + j];
             *to = blend(p->beta, *to, p->alpha * total);
@@ -71,7 +71,7 @@ static float one(const struct few *p, const float *a, const float *b)
         memcpy(&y, b + i, sizeof y);
         sum += x * y;
     }
-    float total = fold(sum);
+    float total = fold(&sum);
     for (; i < p->k; i++)
         total += a[i] * b[i];
     return total;
