@@ -181,8 +181,8 @@ static void test_mismatch(void **state)
     struct scratch s = scratch_make();
     static const char *const text[] = {
         "<image> and <image>: compare", "<image> alone",
-        "no mark at all, but eighty characters and more of "
-        "text, so that it must be cut \xc3\xa4\xc3\xa4"};
+        ("no mark at all, but eighty characters and more of "
+         "text, so that it must be cut \xc3\xa4\xc3\xa4")};
     static const int marks[] = {2, 1, 0};
     static const char *const images[] = {"\"a\"", "\"a\", \"b\"", "\"a\""};
     static const int given[] = {1, 2, 1};
