@@ -176,8 +176,8 @@ static void test_members(void **state)
         "x.tar:pipe: member pipe.jpg is a link that leads to no file of the shard",
         "x.tar:006: no text, expected a .txt member",
         "x.tar:007: messages[0].content[0]: image: image '../x.png' is none of the 0",
-        "x.tar:008: 2 '<image>' placeholders but 1 images; text begins "
-        "'<image><image>'",
+        ("x.tar:008: 2 '<image>' placeholders but 1 images; text begins "
+         "'<image><image>'"),
         "x.tar:009: json: not valid JSON",
         "user[<0>What?] assistant[A cat.]",
         "user[<0>Describe the image.] assistant[A cow.]",
