@@ -84,7 +84,7 @@ stage() {
 mkdir -p build
 stage Release "${everyday[@]}"
 if ! $quick; then
-    stage Address "${everyday[@]}"
+    stage Address "${everyday[@]}" -E speed     # of no interest there
     stage Thread "${everyday[@]}" -L '^(run|equal|unit|data)$'
 fi
 

@@ -745,7 +745,7 @@ static void test_config_dtype(void **state)
 static void test_other_types(void **state)
 {
     (void)state;
-    static const uint8_t bytes[] = {9, 8, 7, 6, 5, 4, 3, 2};
+    static const uint8_t bytes[] = {9, 8, 7, 6, 5, 4, 3, 2, 1, 0};
     static const char *const type[] = {"F8_E4M3", "BOOL", "F4", "C64", "U16"};
     struct arena a = arena_make("test");
     char *from = check_folder(&a), *to = check_folder(&a), *x = path_join(&a, to, "x");
