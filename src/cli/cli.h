@@ -4,7 +4,7 @@
 #define CLI_CLI_H
 
 #include "base/arena.h"
-#include "train/recipe.h"
+#include "recipe/recipe.h"
 
 /* An option a command takes: --name VALUE into *text or *count, or --name into *flag.
  * With text and count it may be given again: the *count values are text[0], text[1]...

@@ -2,7 +2,7 @@
 #include "cli/cli.h"
 
 #include "base/file.h"
-#include "train/convert.h"
+#include "tools/convert.h"
 
 static bool run(struct arena *arena, int argc, char **argv)
 {

@@ -3,7 +3,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
-#include "train/inspect.h"
+#include "tools/inspect.h"
 
 #define WIDE "                                "
 #define HELP_SAMPLE \

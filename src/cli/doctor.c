@@ -1,7 +1,7 @@
 /* doctor.c - vlmoe doctor: what this machine has, and what it lacks. */
 #include "cli/cli.h"
 
-#include "train/report.h"
+#include "tools/doctor.h"
 
 static bool run(struct arena *arena, int argc, char **argv)
 {

@@ -1,7 +1,7 @@
 /* plan.c - vlmoe plan: what a training step will do and need, without doing it. */
 #include "cli/cli.h"
 
-#include "train/outlook.h"
+#include "outlook/outlook.h"
 
 #include <signal.h>
 

@@ -1,7 +1,7 @@
 /* profile.c - vlmoe profile: where the time of a training step goes. */
 #include "cli/cli.h"
 
-#include "train/profile.h"
+#include "tools/profile.h"
 
 static bool run(struct arena *arena, int argc, char **argv)
 {

@@ -1,7 +1,7 @@
 /* report.c - vlmoe report: a run as one page. */
 #include "cli/cli.h"
 
-#include "train/page.h"
+#include "tools/page.h"
 
 static bool run(struct arena *arena, int argc, char **argv)
 {

@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/text.h"
-#include "data/encode.h"
+#include "data/rows/encode.h"
 #include "train/left_out.h"
 
 #include <inttypes.h>

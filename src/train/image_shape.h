@@ -3,7 +3,7 @@
 #ifndef TRAIN_IMAGE_SHAPE_H
 #define TRAIN_IMAGE_SHAPE_H
 
-#include "data/image.h"
+#include "data/image/image.h"
 #include "graph/config.h"
 
 /* By the processor's file in the model folder, where there is one, else the family's

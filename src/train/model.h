@@ -5,11 +5,11 @@
 #ifndef TRAIN_MODEL_H
 #define TRAIN_MODEL_H
 
-#include "data/pack.h"
+#include "data/rows/pack.h"
 #include "decoder/decoder.h"
 #include "graph/flops.h"
 #include "run/run.h"
-#include "train/recipe.h"
+#include "recipe/recipe.h"
 
 struct model {
     struct model_config config;

@@ -8,7 +8,7 @@
 #ifndef TRAIN_SESSION_H
 #define TRAIN_SESSION_H
 
-#include "data/loader.h"
+#include "data/rows/loader.h"
 #include "plan/precision.h"
 #include "train/model.h"
 

@@ -11,7 +11,7 @@
 #include "train/evaluate.h"
 #include "train/generate.h"
 #include "train/optimizer.h"
-#include "train/page.h"
+#include "tools/page.h"
 #include "train/trainer.h"
 #include "train/weights.h"
 

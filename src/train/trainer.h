@@ -4,7 +4,7 @@
 #define TRAIN_TRAINER_H
 
 #include "train/balance.h"
-#include "train/metrics.h"
+#include "measure/metrics.h"
 #include "train/saver.h"
 
 /* What the ranks of the process share: rank 0 fills it, the others read it once all

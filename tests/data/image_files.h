@@ -4,7 +4,7 @@
 
 #include "check.h"
 
-#include "data/image.h"
+#include "data/image/image.h"
 
 static const struct image_rules usual = {EXIF_APPLY, ALPHA_WHITE};
 

@@ -5,7 +5,7 @@
 
 #include "check.h"
 
-#include "data/encode.h"
+#include "data/rows/encode.h"
 
 #include <png.h>
 

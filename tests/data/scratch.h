@@ -6,7 +6,7 @@
 
 #include "base/file.h"
 #include "base/text.h"
-#include "data/source.h"
+#include "data/source/source.h"
 
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
  * family's template (tests/ref/make_chat_golden.py), text never becomes a special
  * token, and what is scored reads as the answers. */
 #include "base/text.h"
-#include "data/chat.h"
+#include "data/text/chat.h"
 
 #include <jansson.h>
 #include <setjmp.h>

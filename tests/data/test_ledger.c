@@ -1,7 +1,7 @@
 /* test_ledger.c - the books balance, add up, and say so when they do not. */
 #include "check.h"
 
-#include "data/ledger.h"
+#include "data/rows/ledger.h"
 
 static const struct ledger good = {
     .slots = 100, .supervised = 20, .context = 30, .image = 40, .padding = 10,

@@ -3,7 +3,7 @@
 
 #include "base/log.h"
 #include "base/random.h"
-#include "data/mix.h"
+#include "data/rows/mix.h"
 
 #include <math.h>
 

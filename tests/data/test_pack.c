@@ -2,7 +2,7 @@
 #include "check.h"
 
 #include "base/random.h"
-#include "data/pack.h"
+#include "data/rows/pack.h"
 
 enum { IMG = 5, PAD = 0, VALUES = 3 };
 

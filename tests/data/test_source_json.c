@@ -3,7 +3,7 @@
 #include "tests/data/scratch.h"
 
 #include "base/log.h"
-#include "data/source_internal.h"
+#include "data/source/parts.h"
 
 static char *read_text(struct scratch *s, const struct source *from, int64_t index)
 {

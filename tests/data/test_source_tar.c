@@ -4,8 +4,8 @@
 
 #include "base/log.h"
 #include "base/queue.h"
-#include "data/shard.h"
-#include "data/tar_index.h"
+#include "data/source/shard.h"
+#include "data/source/tar_index.h"
 
 #include <fcntl.h>
 #include <stdatomic.h>

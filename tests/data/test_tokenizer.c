@@ -6,7 +6,7 @@
 #include "base/file.h"
 #include "base/queue.h"
 #include "base/text.h"
-#include "data/tokenizer.h"
+#include "data/text/tokenizer.h"
 
 #include <ftw.h>
 #include <jansson.h>

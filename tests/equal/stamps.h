@@ -7,8 +7,8 @@
 #include "equal/layouts.h"
 
 #include "base/text.h"
-#include "data/encode.h"
-#include "data/source.h"
+#include "data/rows/encode.h"
+#include "data/source/source.h"
 
 enum { STAMP_SAMPLES = 32, STAMP_WINDOW = 8 };
 

@@ -3,7 +3,7 @@
 #ifndef TESTS_FUZZ_IMAGE_H
 #define TESTS_FUZZ_IMAGE_H
 
-#include "data/image.h"
+#include "data/image/image.h"
 
 static inline void fuzz_image(const uint8_t *data, size_t size, enum image_kind kind)
 {

@@ -4,7 +4,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
-#include "data/source.h"
+#include "data/source/source.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

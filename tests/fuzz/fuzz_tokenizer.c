@@ -1,6 +1,6 @@
 /* fuzz_tokenizer.c - any bytes as a tokenizer.json, then a text through it and back:
  * what follows the first NUL of the input, or a fixed one. */
-#include "data/tokenizer.h"
+#include "data/text/tokenizer.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

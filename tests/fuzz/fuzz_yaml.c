@@ -1,6 +1,6 @@
 /* fuzz_yaml.c - any bytes as a recipe: refused with a message, or printed as text that
  * is read back as the same recipe.  Includes read files, so they are left out. */
-#include "train/recipe.h"
+#include "recipe/recipe.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

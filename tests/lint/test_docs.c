@@ -3,7 +3,7 @@
 #include "check.h"
 
 #include "lint/files.h"
-#include "train/outlook.h"
+#include "outlook/outlook.h"
 
 #include <ctype.h>
 #include <glob.h>

@@ -3,7 +3,7 @@
 #include "check.h"
 
 #include "base/text.h"
-#include "train/recipe.h"
+#include "recipe/recipe.h"
 
 static const char page[] = "docs/recipes.md";
 

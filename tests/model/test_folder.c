@@ -6,8 +6,8 @@
 
 #include "base/text.h"
 #include "checkpoint/hf.h"
-#include "train/convert.h"
-#include "train/parity.h"
+#include "tools/convert.h"
+#include "tools/parity.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -12,7 +12,7 @@
 #include "base/log.h"
 #include "checkpoint/safetensors.h"
 #include "tests/model/mini.h"
-#include "train/convert.h"
+#include "tools/convert.h"
 #include "train/train.h"
 
 #include <fcntl.h>

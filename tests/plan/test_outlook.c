@@ -3,8 +3,8 @@
 #include "check.h"
 
 #include "base/text.h"
-#include "train/hardware.h"
-#include "train/outlook.h"
+#include "recipe/hardware.h"
+#include "outlook/outlook.h"
 #include "train/saver.h"
 
 #include <math.h>

@@ -3,8 +3,8 @@
 #include "check.h"
 
 #include "base/text.h"
-#include "train/hardware.h"
-#include "train/outlook_search.h"
+#include "recipe/hardware.h"
+#include "outlook/search.h"
 
 #include <jansson.h>
 #include <math.h>

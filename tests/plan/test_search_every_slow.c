@@ -4,7 +4,7 @@
 
 #include "base/text.h"
 #include "plan/stage.h"
-#include "train/outlook_search.h"
+#include "outlook/search.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /* test_search_slow.c - slow: a search for 64 ranks of 235B takes little enough. */
 #include "check.h"
 
-#include "train/outlook_search.h"
+#include "outlook/search.h"
 
 #include <sys/resource.h>
 

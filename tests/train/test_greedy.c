@@ -3,7 +3,7 @@
  * without, many at a time in rows of several. */
 #include "check.h"
 
-#include "data/encode.h"
+#include "data/rows/encode.h"
 #include "tests/model/mini.h"
 #include "train/generate.h"
 

@@ -2,7 +2,7 @@
 #include "check.h"
 
 #include "base/text.h"
-#include "train/events.h"
+#include "measure/events.h"
 
 #include <math.h>
 #include <time.h>

@@ -6,7 +6,7 @@
 #include "check.h"
 
 #include "checkpoint/hf.h"
-#include "train/convert.h"
+#include "tools/convert.h"
 
 #include <stdio.h>
 #include <sys/stat.h>

@@ -3,7 +3,7 @@
 
 #include "base/log.h"
 #include "base/text.h"
-#include "train/metrics.h"
+#include "measure/metrics.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -2,7 +2,7 @@
 #include "check.h"
 
 #include "base/text.h"
-#include "train/recipe.h"
+#include "recipe/recipe.h"
 
 
 static const char least[] = "model: {path: m}\ndata: {sources: [{path: d}]}\n";
@@ -437,12 +437,12 @@ static void test_every_key_says_what_resuming_may(void **state)
             const struct recipe_field *f = &table[k][i];
             if (recipe_resume(arena_text(&a, "%s.%s", f->section, f->key)))
                 continue;
-            print_error("%s.%s has no RESUME line in src/train/recipe.def\n",
+            print_error("%s.%s has no RESUME line in src/recipe/recipe.def\n",
                         f->section, f->key);
             unsaid++;
         }
     assert_int_equal(unsaid, 0);
-    assert_ok(file_read(&a, "src/train/recipe.def", 1 << 20, &def));
+    assert_ok(file_read(&a, "src/recipe/recipe.def", 1 << 20, &def));
     for (const char *at = def.at; (at = strstr(at, "\nRESUME")); at++)
         lines++;
     assert_int_equal(lines, count[0] + count[1]);
