@@ -1,5 +1,5 @@
 /* hf.c - the weight files of a model folder are opened, checked and read. */
-#include "checkpoint/hf_internal.h"
+#include "checkpoint/hf_parts.h"
 
 #include "base/log.h"
 #include "base/text.h"

@@ -1,5 +1,5 @@
 /* hf_config.c - config.json to numbers. */
-#include "checkpoint/hf_internal.h"
+#include "checkpoint/hf_parts.h"
 #include "checkpoint/hf_json.h"
 
 enum { WIDEST = 1 << 20 };

@@ -1,7 +1,7 @@
 /* hf_look.c - what can be known of a model folder before hours are spent on it: that
  * its files are there and can be read, what its config says twice, what an export will
  * leave out; and what may have been meant by a folder that is none. */
-#include "checkpoint/hf_internal.h"
+#include "checkpoint/hf_parts.h"
 
 #include "base/log.h"
 #include "base/text.h"

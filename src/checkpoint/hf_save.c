@@ -2,7 +2,7 @@
  *
  * Stands alone because the layout of the files is all that the ranks agree on: sizes
  * and places follow from names, shapes and types, so nothing has to travel. */
-#include "checkpoint/hf_internal.h"
+#include "checkpoint/hf_parts.h"
 
 #include "base/text.h"
 #include "checkpoint/hf_json.h"

@@ -1,7 +1,9 @@
 /* train.c - vlmoe train: trains what a recipe says. */
 #include "cli/cli.h"
 
+#include "base/file.h"
 #include "base/stop.h"
+#include "tools/page.h"
 #include "train/train.h"
 
 static bool run(struct arena *arena, int argc, char **argv)
@@ -17,7 +19,8 @@ static bool run(struct arena *arena, int argc, char **argv)
         return false;
     override_add(&a, "parallel.ranks", ranks);
     const struct allowed allowed = {key, (int)keys};
-    return allowed_check(&allowed) && recipe_open(&a, r) && train(r, &allowed);
+    return allowed_check(&allowed) && recipe_open(&a, r) && train(r, &allowed) &&
+           page_renew(path_join(arena, r->run_folder, r->run_name));
 }
 
 const struct command command_train = {

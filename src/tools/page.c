@@ -3,6 +3,7 @@
 #include "tools/page.h"
 
 #include "base/file.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "checkpoint/hf.h"
 #include "train/model.h"
@@ -419,4 +420,16 @@ bool page_write(const char *run)
     lines_free(&l);
     arena_free(&a);
     return ok || fail_kind(FAULT_USAGE);
+}
+
+bool page_renew(const char *run)
+{
+    struct arena a = arena_make("report");
+    const char *lines = path_join(&a, run, "metrics.jsonl");
+    bool empty = file_size(lines) <= 0;
+    bool there = !file_older(path_join(&a, run, "report.html"), lines);
+    arena_free(&a);
+    if (empty)
+        log_info("report", "no step was trained: there is nothing to report");
+    return empty || there || page_write(run);
 }

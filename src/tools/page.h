@@ -8,5 +8,7 @@
 /* Reads RUN/metrics.jsonl, recipe.yaml and the newest samples; writes RUN/report.html
  * and RUN/loss.svg.  Fails (usage) where RUN holds no metrics. */
 MUST_USE bool page_write(const char *run);
+/* The same after a training, where a step was trained since the page was written. */
+MUST_USE bool page_renew(const char *run);
 
 #endif

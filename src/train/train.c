@@ -11,7 +11,6 @@
 #include "train/evaluate.h"
 #include "train/generate.h"
 #include "train/optimizer.h"
-#include "tools/page.h"
 #include "train/trainer.h"
 #include "train/weights.h"
 
@@ -408,19 +407,6 @@ static bool export(struct trainer *t)
     return true;
 }
 
-/* Of a run that was done already only what is missing. */
-static bool report(const struct trainer *t)
-{
-    struct arena a = arena_make("report");
-    bool empty = file_size(path_join(&a, t->run, "metrics.jsonl")) <= 0;
-    bool there = t->done && !file_older(path_join(&a, t->run, "report.html"),
-                                        state_path(t, &a));
-    arena_free(&a);
-    if (empty)
-        log_info("report", "no step was trained: there is nothing to report");
-    return empty || there || page_write(t->run);
-}
-
 struct job {
     const struct recipe *recipe;
     struct trainer *trainer;            /* [ranks] */
@@ -473,7 +459,6 @@ bool train(const struct recipe *recipe, const struct allowed *allowed)
     signal(SIGPIPE, SIG_IGN);           /* words that nobody reads end no run */
     bool ok =
         ranks == 1 ? rank_train(&job, 0, NULL) : world_run(ranks, 0, rank_main, &job);
-    ok = ok && report(&job.trainer[0]);
     if (job.trainer[0].locked)
         file_unlock(job.trainer[0].lock);
     if (batch->loader)                  /* before the sources it reads */

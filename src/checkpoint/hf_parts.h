@@ -1,6 +1,6 @@
-/* hf_internal.h - what reading (hf.c) and writing (hf_save.c) a model folder share. */
-#ifndef CHECKPOINT_HF_INTERNAL_H
-#define CHECKPOINT_HF_INTERNAL_H
+/* hf_parts.h - what reading (hf.c) and writing (hf_save.c) a model folder share. */
+#ifndef CHECKPOINT_HF_PARTS_H
+#define CHECKPOINT_HF_PARTS_H
 
 #include "checkpoint/hf.h"
 
