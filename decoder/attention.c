@@ -136,7 +136,7 @@ static void qk_norm_weight(struct run *r)
 }
 
 static const struct segment qk_norm = {
-    .name = "qk_norm", COMPUTE("attention"), .no_grad_out = 6,
+    .name = "qk_norm", COMPUTE("attention"), .no_grad_out = 6, .wide_out = 6,
     .back_in = 1, .back_out = 6, .weight_in = 1, .weight_out = 6,
     .forward = qk_norm_forward, .backward = qk_norm_backward, .weight = qk_norm_weight,
 };

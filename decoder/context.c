@@ -162,7 +162,7 @@ static void core_backward(struct run *r)
 
 static const struct segment core_attn = {
     .name = "core_attn", COMPUTE("attention"), .back_in = 7, .back_out = 3,
-    .no_grad_in = 4, .no_grad_out = 2, .forward = core_forward,
+    .no_grad_in = 4, .no_grad_out = 2, .wide_out = 2, .forward = core_forward,
     .backward = core_backward,
 };
 
@@ -238,7 +238,7 @@ static void ring_backward(struct run *r)
 
 static const struct segment ring_attn = {
     .name = "core_attn", COMPUTE("attention"), .back_in = 7, .back_out = 3,
-    .no_grad_in = 4, .no_grad_out = 2, .forward = ring_forward,
+    .no_grad_in = 4, .no_grad_out = 2, .wide_out = 2, .forward = ring_forward,
     .backward = ring_backward,
 };
 
@@ -250,7 +250,7 @@ int decoder_context_attention(struct graph *g, int qk, int v, const struct seen 
     struct context c = {*shape, graph_ways(g, false, AXIS_CP),
                         graph_at(g, false, AXIS_CP), T / 2};
     const void *attr = graph_attr(g, &c, sizeof c);
-    int64_t bytes = T * 2 * narrow(&c) * dtype_bytes(DTYPE_F32);
+    int64_t bytes = T * 2 * narrow(&c) * dtype_bytes(g->dtype);
     if (ring && !seen->rows) {          /* the cache needs all of K and V anyway */
         int o = graph_value(g, "o", layer, T, wide);
         int lse = graph_value(g, "lse", layer, T, shape->heads);

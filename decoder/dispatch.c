@@ -44,7 +44,7 @@ static void sort_own_forward(struct run *r)
 
 static const struct segment sort_own = {
     .name = "sort", COMPUTE("router"), .always = true,
-    .no_grad_in = 3, .no_grad_out = 31, .forward = sort_own_forward,
+    .no_grad_in = 3, .no_grad_out = 31, .wide_out = 16, .forward = sort_own_forward,
 };
 
 /* ---- tokens to rows: in m source place, out rows ---- */
@@ -116,7 +116,8 @@ static void route_backward(struct run *r)
 
 #define ROUTE                                                                          \
     .lane = LANE_LAYER, .component = "router", .always = true, .no_grad_in = 1,        \
-    .no_grad_out = 1, .forward = route_forward, .backward = route_backward
+    .no_grad_out = 1, .wide_out = 2, .forward = route_forward,                         \
+    .backward = route_backward
 
 static const struct segment route = {.name = "route", ROUTE};
 static const struct segment etp_route = {.name = "etp_route", ROUTE};
@@ -151,7 +152,7 @@ static void meet_forward(struct run *r)
 
 static const struct segment meet = {
     .name = "meet", COMPUTE("router"), .always = true,
-    .no_grad_in = 3, .no_grad_out = 63, .forward = meet_forward,
+    .no_grad_in = 3, .no_grad_out = 63, .wide_out = 32, .forward = meet_forward,
 };
 
 /* ---- rows to other ranks and back, and each way sorted by expert ---- */

@@ -12,7 +12,7 @@
 #include "decoder/parts.h"
 
 static const struct segment router = {
-    .name = "router", COMPUTE("router"), LINEAR,
+    .name = "router", COMPUTE("router"), LINEAR, .wide_out = 1, .wide_weight = 1,
 };
 
 /* ---- topk: in z live bias chosen sum z2 rows, out pi index weight chosen sum z2 rows.
@@ -58,7 +58,8 @@ static void topk_backward(struct run *r)
 #define TOPK                                                                           \
     .name = "topk", COMPUTE("router"), .always = true, .forward = topk_forward,        \
     .backward = topk_backward, .back_in = 1 << Z | 1 << LIVE_IN,                       \
-    .back_out = 1 << PI | 1 << INDEX | 1 << WEIGHT
+    .back_out = 1 << PI | 1 << INDEX | 1 << WEIGHT, .wide_out = FIXED_OUT |            \
+    1 << WEIGHT | 1 << SUM | 1 << Z2
 enum {
     FIXED_IN = 1 << LIVE_IN | 1 << BIAS_IN | 1 << CHOSEN_IN | 1 << ROWS_IN,
     FIXED_OUT = 1 << PI | 1 << INDEX | 1 << CHOSEN | 1 << ROWS,
@@ -191,7 +192,8 @@ static void router_loss_backward(struct run *r)
 
 static const struct segment router_loss = {
     .name = "router_loss", COMPUTE("router"), .no_grad_in = 28, .no_grad_out = 6,
-    .back_in = 28, .forward = router_loss_forward, .backward = router_loss_backward,
+    .wide_out = 7, .back_in = 28, .forward = router_loss_forward,
+    .backward = router_loss_backward,
 };
 
 void decoder_router_loss(struct graph *g, const struct router_sums *sums, int share,

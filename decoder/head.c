@@ -19,7 +19,8 @@ static void head_backward(struct run *r)
 
 static const struct segment head = {
     .name = "head", COMPUTE("head"), .fused = true, .no_grad_in = 6, .no_grad_out = 2,
-    .back_in = 7, .back_out = 2, .forward = head_forward, .backward = head_backward,
+    .wide_out = 3, .back_in = 7, .back_out = 2, .forward = head_forward,
+    .backward = head_backward,
 };
 
 /* ---- the same where tp ranks share the vocabulary: head makes what a share knows, an
@@ -48,7 +49,7 @@ static void part_backward(struct run *r)
 
 static const struct segment head_part = {
     .name = "head", COMPUTE("head"), .fused = true, .no_grad_in = 2, .back_in = 3,
-    .back_out = 1, .forward = part_forward, .backward = part_backward,
+    .back_out = 1, .wide_out = 1, .forward = part_forward, .backward = part_backward,
 };
 
 static void part_gather_backward(struct run *r)
@@ -60,7 +61,7 @@ static void part_gather_backward(struct run *r)
 
 static const struct segment part_gather = {
     .name = "gather", .lane = LANE_LAYER, .component = "head",
-    .forward = gather_forward, .backward = part_gather_backward,
+    .wide_out = 1, .forward = gather_forward, .backward = part_gather_backward,
 };
 
 static void sum_forward(struct run *r)
@@ -76,7 +77,7 @@ static void sum_backward(struct run *r)
 }
 
 static const struct segment head_sum = {
-    .name = "head_sum", COMPUTE("head"), .no_grad_in = 6, .back_in = 7,
+    .name = "head_sum", COMPUTE("head"), .no_grad_in = 6, .back_in = 7, .wide_out = 1,
     .forward = sum_forward, .backward = sum_backward,
 };
 
@@ -96,14 +97,14 @@ static void total_forward(struct run *r)
 }
 
 static const struct segment total = {
-    .name = "total", COMPUTE("head"), .no_grad_in = 3, .no_grad_out = 1,
+    .name = "total", COMPUTE("head"), .no_grad_in = 3, .no_grad_out = 1, .wide_out = 1,
     .forward = total_forward,
 };
 
 /* ---- logits: in x, out [T,V]; to look at, never to train on ---- */
 
 static const struct segment logits = {
-    .name = "logits", COMPUTE("head"), .no_grad_in = 1, .no_grad_out = 1,
+    .name = "logits", COMPUTE("head"), .no_grad_in = 1, .no_grad_out = 1, .wide_out = 1,
     .forward = linear_forward,
 };
 
@@ -116,7 +117,7 @@ static void best_forward(struct run *r)
 }
 
 static const struct segment best = {
-    .name = "best", COMPUTE("head"), .no_grad_in = 3, .no_grad_out = 3,
+    .name = "best", COMPUTE("head"), .no_grad_in = 3, .no_grad_out = 3, .wide_out = 3,
     .forward = best_forward,
 };
 

@@ -29,7 +29,7 @@ static const struct segment shared_scatter = {
 };
 
 static const struct segment shared_gate = {
-    .name = "shared_gate", COMPUTE("shared"), LINEAR,
+    .name = "shared_gate", COMPUTE("shared"), LINEAR, .wide_out = 1,
 };
 
 /* ---- shared_add: in routed shared z, out moe ---- */

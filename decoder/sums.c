@@ -30,7 +30,8 @@ static void sums_backward(struct run *r)
 
 static const struct segment sums_all = {
     .name = "sums", .lane = LANE_LAYER, .component = "router", .no_grad_in = 12,
-    .no_grad_out = 12, .forward = sums_forward, .backward = sums_backward,
+    .no_grad_out = 12, .wide_out = 15, .forward = sums_forward,
+    .backward = sums_backward,
 };
 
 void decoder_sums(struct graph *g, struct router_sums *sums)
@@ -60,7 +61,7 @@ static void loss_sum_forward(struct run *r)
 
 static const struct segment loss_sum = {
     .name = "loss_sum", .lane = LANE_LAYER, .component = "head", .no_grad_in = 1,
-    .no_grad_out = 1, .forward = loss_sum_forward,
+    .no_grad_out = 1, .wide_out = 1, .forward = loss_sum_forward,
 };
 
 int decoder_loss_sum(struct graph *g, int loss)

@@ -119,7 +119,7 @@ void vision_record(struct graph *g, const struct vision_config *c,
     *out = (struct vision_graph){.taps = c->taps, .placed = vision_balances(g, o)};
     g->tower = "vision";
     graph_layer(g);
-    int pixels = graph_input(g, "pixels", DTYPE_F32, 2, (int64_t[]){P, values});
+    int pixels = graph_input(g, "pixels", g->dtype, 2, (int64_t[]){P, values});
     int patch = graph_input(g, "patch", DTYPE_I32, 2, (int64_t[]){room, 4});
     int image = graph_input(g, "image", DTYPE_I32, 1, (int64_t[]){cap->images + 1});
     if (out->placed) {

@@ -18,7 +18,8 @@ enum { PARAM_ALIGN = 16 };              /* elements: 64 bytes of f32 */
 
 struct graph graph_make(struct arena *a)
 {
-    return (struct graph){.arena = a, .tower = "decoder", .live = {NONE, 0, 1}};
+    return (struct graph){
+        .arena = a, .dtype = DTYPE_F32, .tower = "decoder", .live = {NONE, 0, 1}};
 }
 
 int graph_layer(struct graph *g)
@@ -53,7 +54,7 @@ int graph_value_of(struct graph *g, const char *name, int layer, enum dtype dtyp
 int graph_value(struct graph *g, const char *name, int layer, int64_t rows,
                 int64_t cols)
 {
-    return graph_value_of(g, name, layer, DTYPE_F32, 2, (const int64_t[]){rows, cols});
+    return graph_value_of(g, name, layer, g->dtype, 2, (const int64_t[]){rows, cols});
 }
 
 int graph_input(struct graph *g, const char *name, enum dtype dtype, int ndim,
@@ -135,6 +136,11 @@ int graph_unit(struct graph *g, const char *name, int layer, enum part part,
     g->unit[g->nunit] = (struct unit){.name = name, .layer = layer, .part = part,
                                       .split = split, .experts = experts};
     return (int)g->nunit++;
+}
+
+enum dtype unit_dtype(const struct graph *g, int unit)
+{
+    return g->unit[unit].wide ? DTYPE_F32 : g->dtype;
 }
 
 int64_t param_disk_count(const struct param *p)
@@ -275,7 +281,12 @@ void graph_node(struct graph *g, const struct segment *kind, int layer, const in
         v->node = (int)g->nnode;
         if (kind->no_grad_out >> i & 1)
             v->grad = false;
+        if (floating(v->dtype) && kind->wide_out >> i & 1)
+            v->dtype = DTYPE_F32;
     }
+    for (int i = 0; i < n.nw; i++)
+        if (n.w[i] != NONE && kind->wide_weight >> i & 1)
+            g->unit[g->param[n.w[i]].unit].wide = true;
     GROW(g->arena, g->node, g->nnode, g->node_room);
     g->node[g->nnode++] = n;
 }
@@ -303,13 +314,28 @@ static void check_segment(const struct node *n)
         BUG("graph: segment %s names component %s", k->name,
             k->component ? k->component : "(none)");
     if ((k->back_in | k->weight_in | k->no_grad_in) & ~in ||
-        (k->back_out | k->weight_out | k->no_grad_out) & ~out)
-        BUG("graph: segment %s has masks beyond its %d inputs and %d outputs", k->name,
-            n->nin, n->nout);
+        (k->back_out | k->weight_out | k->no_grad_out | k->wide_out) & ~out ||
+        k->wide_weight & ~((1u << n->nw) - 1))
+        BUG("graph: segment %s has masks beyond its %d inputs, %d outputs and %d "
+            "weights", k->name, n->nin, n->nout, n->nw);
     if (n->nw > 0 && !k->weight && !k->fused && k->no_grad_out != out)
         BUG("graph: segment %s has weights and no weight pass", k->name);
     if (!k->forward || (k->fused && (k->weight || !k->backward)))
         BUG("graph: segment %s lacks a pass or has one too many", k->name);
+}
+
+static void check_weights(const struct graph *g, const struct node *n)
+{
+    for (int i = 0; i < n->nw; i++) {
+        if (n->w[i] == NONE)
+            continue;
+        REQUIRE(n->w[i] < g->nparam);
+        const struct unit *u = &g->unit[g->param[n->w[i]].unit];
+        if (u->wide != (n->kind->wide_weight >> i & 1))
+            BUG("graph: segment %s of layer %d reads %s, whose unit %s is %s f32",
+                n->kind->name, n->layer, g->param[n->w[i]].name, u->name,
+                u->wide ? "always" : "not always");
+    }
 }
 
 static int by_text(const void *a, const void *b)
@@ -344,12 +370,14 @@ void graph_check(const struct graph *g)
             if (n->in[i] != NONE && g->value[n->in[i]].node >= k)
                 BUG("graph: %s of layer %d reads %s before it is made", n->kind->name,
                     n->layer, g->value[n->in[i]].name);
-        for (int i = 0; i < n->nw; i++)
-            REQUIRE(n->w[i] == NONE || n->w[i] < g->nparam);
+        check_weights(g, n);
     }
-    for (int64_t v = 0; v < g->nvalue; v++)
+    for (int64_t v = 0; v < g->nvalue; v++) {
+        if (g->value[v].loss && g->value[v].dtype != DTYPE_F32)
+            BUG("graph: loss %s is not f32", g->value[v].name);
         if (value_count(&g->value[v]) <= 0)
             BUG("graph: value %s of layer %d is empty", g->value[v].name,
                 g->value[v].layer);
+    }
     check_names(g);
 }

@@ -57,6 +57,9 @@ struct segment {                        /* static const; no state */
     unsigned weight_in, weight_out;     /* the same for the weight pass */
     unsigned no_grad_in;                /* bit i: in[i] never gets a gradient */
     unsigned no_grad_out;               /* bit i: out[i] never has one (statistics) */
+    unsigned wide_out;                  /* bit i: out[i] is f32 whatever graph.dtype is:
+                                         * statistics, routing, losses */
+    unsigned wide_weight;               /* bit i: so is w[i], and all of its unit */
     bool fused;                         /* backward also writes dw (weight is NULL) */
     bool always;                        /* keep outputs: never run again (top-k) */
     void (*forward)(struct run *r);
@@ -106,6 +109,7 @@ struct unit {
     enum part part;
     unsigned split;                     /* bits: mesh axes its tensors split over */
     bool experts;                       /* lives in the expert view of the mesh */
+    bool wide;                          /* some segment wants it f32 (wide_weight) */
     int64_t count;                      /* of this rank, padded to 16 a param */
 };
 
@@ -141,6 +145,9 @@ struct live {
 
 struct graph {
     struct arena *arena;
+    enum dtype dtype;                   /* f32 or bf16: of values that carry gradients
+                                         * and of params, but for what is wide; set
+                                         * before anything is recorded */
     int64_t nvalue, nnode, nparam, nunit;
     int64_t value_room, node_room, param_room, unit_room;
     struct value *value;
@@ -154,13 +161,14 @@ struct graph {
     struct live live;                   /* likewise; see graph_live */
 };
 
-struct graph graph_make(struct arena *a);
+struct graph graph_make(struct arena *a);                /* f32 */
 /* Ranks along an axis of a view, and this rank's place there (1 and 0 when alone). */
 int graph_ways(const struct graph *g, bool experts, enum axis axis);
 int graph_at(const struct graph *g, bool experts, enum axis axis);
 /* A new layer number; nodes are recorded layer after layer. */
 int graph_layer(struct graph *g);
-/* A value [rows, cols] f32 that can carry a gradient; other types and inputs below. */
+/* A value [rows, cols] of the graph's type that can carry a gradient; f32 where the
+ * segment that makes it says so.  Other types and inputs below. */
 int graph_value(struct graph *g, const char *name, int layer, int64_t rows,
                 int64_t cols);
 int graph_value_of(struct graph *g, const char *name, int layer, enum dtype dtype,
@@ -210,6 +218,7 @@ enum { NONE = -1, END = -2 };
 /* A constant copied into the graph's arena. */
 void *graph_attr(struct graph *g, const void *attr, size_t size);
 
+enum dtype unit_dtype(const struct graph *g, int unit);
 int64_t value_count(const struct value *v);             /* elements */
 int64_t value_bytes(const struct value *v);
 int64_t param_disk_count(const struct param *p);
@@ -221,7 +230,7 @@ void graph_freeze(struct graph *g, unsigned parts);
  * (or feeds it), and a loss is ahead of it (or it is one). */
 void graph_wants(const struct graph *g, bool *wants);
 /* Promises: every node's inputs come before it, shapes known, layers ascend, names of
- * params unique.  BUG on a broken one. */
+ * params unique, whoever reads a wide unit says so.  BUG on a broken one. */
 void graph_check(const struct graph *g);
 
 #endif

@@ -63,7 +63,7 @@ int linear_record(struct graph *g, const struct segment *kind, const char *name,
 #define RMSNORM                                                                        \
     .forward = rmsnorm_forward, .backward = rmsnorm_backward,                          \
     .weight = rmsnorm_weight, .back_in = 1, .back_out = 2, .weight_in = 1,             \
-    .weight_out = 2, .no_grad_out = 2
+    .weight_out = 2, .no_grad_out = 2, .wide_out = 2
 void rmsnorm_forward(struct run *r);
 void rmsnorm_backward(struct run *r);
 void rmsnorm_weight(struct run *r);
@@ -76,7 +76,7 @@ int rmsnorm_record(struct graph *g, const struct segment *kind, const char *name
 #define LAYERNORM                                                                      \
     .forward = layernorm_forward, .backward = layernorm_backward,                      \
     .weight = layernorm_weight, .back_in = 1, .back_out = 6, .weight_in = 1,           \
-    .weight_out = 6, .no_grad_out = 6
+    .weight_out = 6, .no_grad_out = 6, .wide_out = 6
 void layernorm_forward(struct run *r);
 void layernorm_backward(struct run *r);
 void layernorm_weight(struct run *r);
@@ -87,7 +87,8 @@ int layernorm_record(struct graph *g, const struct segment *kind, const char *na
 
 struct rotary { int cos, sin; };        /* values [T,K/2] */
 
-#define ROPE_TABLE .forward = rope_table_forward, .no_grad_in = 1, .no_grad_out = 3
+#define ROPE_TABLE                                                                     \
+    .forward = rope_table_forward, .no_grad_in = 1, .no_grad_out = 3, .wide_out = 3
 void rope_table_forward(struct run *r);
 struct rotary rope_table_record(struct graph *g, const struct segment *kind,
                                 int position, const struct rope_shape *shape);
@@ -110,7 +111,7 @@ struct attention {
 };
 #define ATTENTION                                                                      \
     .forward = attention_forward, .backward = attention_backward, .back_in = 7,        \
-    .back_out = 3, .no_grad_in = 4, .no_grad_out = 2
+    .back_out = 3, .no_grad_in = 4, .no_grad_out = 2, .wide_out = 2
 void attention_forward(struct run *r);
 void attention_backward(struct run *r);
 int attention_record(struct graph *g, const struct segment *kind, int qk, int v,

@@ -106,7 +106,8 @@ static void stage_open(void *arg, int64_t i)
     const struct job *j = arg;
     struct outlook *o = j->o;
     struct outlook_stage *s = &o->stage[j->first + i];
-    s->ok = session_preview(&s->session, j->recipe, &o->precision, &s->rank, &o->crew);
+    s->ok = session_preview(&s->session, j->recipe, o->hardware.compute, &s->rank,
+                            &o->crew);
     if (!s->ok) {
         fail_take(&s->why);
         fail_clear();
@@ -211,7 +212,6 @@ bool outlook_open(struct outlook *o, const struct recipe *r,
     o->crew.mesh.layout.node = (int)o->hardware.node;
     const struct layout *l = &o->crew.mesh.layout;
     const struct hardware *h = &o->hardware;
-    o->precision = (struct precision){h->compute, DTYPE_F32};
     o->have = h->memory > 0 ? (int64_t)(h->memory - h->reserve)
                             : device_memory_free() / l->world;  /* ranks are threads */
     if (options->rank >= l->world) {

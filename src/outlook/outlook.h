@@ -42,7 +42,6 @@ struct outlook {
     struct arena arena;
     struct hardware hardware;
     struct crew crew;           /* the mesh */
-    struct precision precision;
     struct workload load;
     int stages;                 /* planned: all, but for options.fitting */
     struct outlook_stage *stage;

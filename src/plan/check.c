@@ -342,10 +342,12 @@ static bool check_tie(struct checker *c, const struct step *s)
 /* What is rounded to travel has a place of its own to travel from. */
 static bool check_wire(const struct checker *c, const struct step *s)
 {
-    bool sum = s->kind == STEP_REDUCE, narrow = s->wire != DTYPE_F32;
-    if (s->wire != (sum ? unit_wire(c->p, s->unit) : DTYPE_F32))
+    bool sum = s->kind == STEP_REDUCE;
+    enum dtype has = unit_gradient(c->p, s->unit);
+    if (s->wire != (sum ? unit_wire(c->p, s->unit) : s->kind == STEP_TIE ? has : 0))
         return broken(c, "travels in another type", -1);
-    int64_t count = narrow ? c->p->buffer[s->in[0]].bytes / dtype_bytes(DTYPE_F32) : 0;
+    bool narrow = sum && s->wire != has;
+    int64_t count = narrow ? c->p->buffer[s->in[0]].bytes / dtype_bytes(has) : 0;
     if (narrow != (s->work >= 0) ||
         (narrow && c->p->buffer[s->work].bytes < count * dtype_bytes(s->wire)))
         return broken(c, "has no room for what it sends", s->work);

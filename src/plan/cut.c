@@ -207,8 +207,8 @@ double node_flops(const struct graph *g, const struct node *n)
             r.out[i] = bare(&g->value[n->out[i]]);
     for (int i = 0; i < n->nw; i++)
         if (n->w[i] != NONE)
-            r.w[i] = tensor_dense(NULL, DTYPE_F32, g->param[n->w[i]].nrows,
-                                  g->param[n->w[i]].rows);
+            r.w[i] = tensor_dense(NULL, unit_dtype(g, g->param[n->w[i]].unit),
+                                  g->param[n->w[i]].nrows, g->param[n->w[i]].rows);
     if (n->work > 0)
         r.work = tensor_1d(NULL, DTYPE_U8, n->work);
     n->kind->forward(&r);

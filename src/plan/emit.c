@@ -36,7 +36,7 @@ static int buffer_of_value(struct builder *b, enum memory kind, int v, int mb,
     int node = x->node >= 0 ? x->node : b->need.last_reader[v];
     return buffer_new(b, (struct buffer){
         .kind = kind, .name = x->name, .component = g->node[node].kind->component,
-        .value = v, .unit = -1, .mb = mb, .gradient = gradient,
+        .value = v, .unit = -1, .mb = mb, .gradient = gradient, .dtype = x->dtype,
         .bytes = value_bytes(x)});
 }
 
@@ -84,7 +84,7 @@ static struct step *step_of_node(struct builder *b, enum step_kind kind, int nod
         s->work = buffer_new(b, (struct buffer){
             .kind = MEMORY_WORKSPACE, .name = n->kind->name,
             .component = n->kind->component, .value = -1, .unit = -1, .mb = mb,
-            .bytes = n->work});
+            .dtype = DTYPE_U8, .bytes = n->work});
     return s;
 }
 

@@ -304,6 +304,7 @@ struct plan *plan_build(struct arena *a, const struct graph *g,
         .home = NEW(a, int, g->nunit), .ways = builder_ids(a, g->nunit),
         .weight = builder_ids(a, g->nunit), .gradient = builder_ids(a, g->nunit),
         .moment = {builder_ids(a, g->nunit), builder_ids(a, g->nunit)},
+        .master = builder_ids(a, g->nunit),
         .output = NEW(a, int, options->outputs),
         .output_buffer = builder_ids(a, (int64_t)order->mbs * options->outputs),
     };

@@ -62,6 +62,8 @@ struct buffer {                         /* a stretch of memory with a lifetime *
     bool gradient;                      /* of the value */
     bool whole;                         /* lives as long as the run: a unit's, or a held
                                          * value */
+    bool shard;                         /* whole, of a unit: this rank's shard alone */
+    enum dtype dtype;
     int64_t first, last;                /* steps that touch it first and last; -1 never.
                                          * An output's last is the step count. */
     int64_t bytes, offset;              /* from the start of its slab */
@@ -79,8 +81,9 @@ struct step {
     unsigned along;                     /* gather, reduce: axes of the group, in the
                                          * view the unit lives in.  in[0] == out[0]: in
                                          * place, and a reduce is then an all-reduce */
-    enum dtype wire;                    /* reduce: the type that travels; not f32: the
-                                         * scratch buffer holds what is sent */
+    enum dtype wire;                    /* reduce, tie: the type that travels; where the
+                                         * gradient has another, the scratch buffer
+                                         * holds what is sent */
     int peer;                           /* send, recv: the other's place along pp; -1 */
     int64_t tag;                        /* of the message: the same for both */
     int tally;                          /* row of plan.tally */
@@ -109,6 +112,14 @@ struct sharding {
     int prefetch;       /* visits that weights are gathered ahead */
 };
 
+/* Types of what is kept from step to step beside the weights, which have the graph's.
+ * All of it is f32 for wide units. */
+struct precision {
+    enum dtype gradient, moment;        /* f32 or bf16 */
+    bool masters;                       /* an f32 copy of every weight that trains and
+                                         * is not f32 itself: what an update changes */
+};
+
 struct plan {
     const struct graph *graph;
     const struct stages *stages;        /* NULL: not a pipeline */
@@ -116,6 +127,7 @@ struct plan {
     int *home;                          /* [units] the first place that has it: one of
                                          * those that update the same speaks for all */
     struct sharding sharding;
+    struct precision precision;
     enum dtype wire;                    /* see plan_options */
     int mbs;
     int64_t nstep, nbuffer, ntally, step_room, buffer_room, tally_room;
@@ -133,8 +145,9 @@ struct plan {
                                          * beyond is lost to placement, or is slack */
 
     int moments;
-    int *weight, *gradient, *moment[2]; /* [units] whole-run buffers, -1 none: frozen,
-                                         * or another stage's */
+    int *weight, *gradient, *moment[2], *master;        /* [units] whole-run buffers, -1
+                                         * none: frozen, or another stage's; a master
+                                         * where the weight is not its own */
     int *ways;                          /* [units] ranks that divide them; 1: whole */
     int outputs, *output;               /* values kept to the end of the step */
     int *output_buffer;                 /* [mbs * outputs] -1: another stage makes it */
@@ -150,11 +163,12 @@ struct plan_options {
     const int *output;                  /* values the caller reads after the step */
     int outputs;
     const struct sharding *sharding;    /* NULL: nothing is divided */
+    struct precision precision;
     enum dtype wire;                    /* in which gradients travel to be summed over
                                          * ranks: f32, or bf16 (routers' always f32) */
-    const struct plan *state;           /* share that plan's whole-run memory and its
-                                         * sharding; its graph has the same units and
-                                         * params.  Or NULL */
+    const struct plan *state;           /* share that plan's whole-run memory, its
+                                         * sharding and precision; its graph has the
+                                         * same type, units and params.  Or NULL */
 };
 
 /* The plan lives in the arena; the graph and the stages must outlive it. */
@@ -213,7 +227,9 @@ int step_touches(const struct step *s, struct touch out[MAX_TOUCH]);
 /* Ranks with the same piece that divide its storage, and all of them. */
 unsigned unit_shard_axes(const struct unit *u);
 unsigned unit_holder_axes(const struct unit *u);
-/* In which type its gradient travels to be summed. */
+/* The type of its gradient, and in which that travels to be summed: wide ones as they
+ * are, for small differences of a router's decide who works. */
+enum dtype unit_gradient(const struct plan *p, int unit);
 enum dtype unit_wire(const struct plan *p, int unit);
 /* Shards of plan.ways[unit] ranks: equal, of whole cache lines. */
 struct flat unit_flat(const struct plan *p, int unit);

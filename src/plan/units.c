@@ -16,10 +16,15 @@ unsigned unit_shard_axes(const struct unit *u)
     return unit_holder_axes(u) & ~ON(AXIS_REPLICATE);
 }
 
-/* Routers' are few, and small differences of theirs decide who works. */
+enum dtype unit_gradient(const struct plan *p, int unit)
+{
+    return p->graph->unit[unit].wide ? DTYPE_F32 : p->precision.gradient;
+}
+
 enum dtype unit_wire(const struct plan *p, int unit)
 {
-    return p->graph->unit[unit].part == PART_ROUTER ? DTYPE_F32 : p->wire;
+    enum dtype d = unit_gradient(p, unit);
+    return p->graph->unit[unit].wide || d != DTYPE_F32 ? d : p->wire;
 }
 
 struct flat unit_flat(const struct plan *p, int unit)
@@ -94,18 +99,20 @@ static bool divided(const struct builder *b, int u)
 }
 
 static int buffer_of_unit(struct builder *b, enum memory kind, int u, bool gradient,
-                          int64_t count)
+                          enum dtype dtype, int64_t count)
 {
     return buffer_new(b, (struct buffer){
         .kind = kind, .name = b->g->unit[u].name, .value = -1, .unit = u, .mb = -1,
-        .gradient = gradient, .bytes = count * dtype_bytes(DTYPE_F32)});
+        .gradient = gradient, .dtype = dtype, .bytes = count * dtype_bytes(dtype)});
 }
 
 /* Room for all shards together, brought or to be taken by the ranks that have them. */
 static int buffer_of_shards(struct builder *b, int u, bool gradient)
 {
     struct flat f = unit_flat(b->p, u);
-    return buffer_of_unit(b, MEMORY_MESSAGE, u, gradient, flat_padded(&f));
+    return buffer_of_unit(b, MEMORY_MESSAGE, u, gradient,
+                          gradient ? unit_gradient(b->p, u) : unit_dtype(b->g, u),
+                          flat_padded(&f));
 }
 
 static struct step *step_of_unit(struct builder *b, enum step_kind kind, int u,
@@ -176,14 +183,12 @@ static void zero_rest(struct builder *b, int u)
 static struct step *step_of_sum(struct builder *b, int u, int gradient)
 {
     struct step *s = step_of_unit(b, STEP_REDUCE, u, -1);
+    struct buffer x = b->p->buffer[gradient];
     s->in[0] = gradient;
     s->wire = unit_wire(b->p, u);
-    if (s->wire != DTYPE_F32)
-        s->work = buffer_new(b, (struct buffer){
-            .kind = MEMORY_WORKSPACE, .name = b->g->unit[u].name, .value = -1,
-            .unit = u, .mb = -1,
-            .bytes = b->p->buffer[gradient].bytes / dtype_bytes(DTYPE_F32) *
-                     dtype_bytes(s->wire)});
+    if (s->wire != x.dtype)
+        s->work = buffer_of_unit(b, MEMORY_WORKSPACE, u, false, s->wire,
+                                 x.bytes / dtype_bytes(x.dtype));
     return s;
 }
 
@@ -261,6 +266,7 @@ static void tie_all(struct builder *b)
             continue;
         struct step *s = step_of_unit(b, STEP_TIE, u, -1);
         s->in[0] = s->out[0] = b->p->gradient[u];
+        s->wire = unit_gradient(b->p, u);
     }
 }
 
@@ -290,12 +296,13 @@ static bool unit_trains(const struct builder *b, int u)
 }
 
 static int buffer_whole(struct builder *b, enum memory kind, const char *name, int u,
-                        bool shard)
+                        enum dtype dtype, bool shard)
 {
     struct flat f = unit_flat(b->p, u);
-    int i = buffer_of_unit(b, kind, u, kind == MEMORY_GRADIENT,
+    int i = buffer_of_unit(b, kind, u, kind == MEMORY_GRADIENT, dtype,
                            shard ? f.each : flat_padded(&f));
     b->p->buffer[i].whole = true;
+    b->p->buffer[i].shard = shard;
     b->p->buffer[i].name = name;
     return i;
 }
@@ -312,23 +319,33 @@ static void ways_set(struct builder *b)
     }
 }
 
-static void state_make(struct builder *b, int moments, bool backward)
+static void state_make(struct builder *b, const struct plan_options *o, bool backward)
 {
     struct plan *p = b->p;
-    p->moments = moments;
+    const struct graph *g = b->g;
+    p->moments = o->moments;
+    p->precision = o->precision;
     ways_set(b);
     const bool *here = b->need.portion.unit;
-    for (int u = 0; u < b->g->nunit; u++)
+    for (int u = 0; u < g->nunit; u++)
         if (here[u])
-            p->weight[u] =
-                buffer_whole(b, MEMORY_WEIGHT, "weight", u, p->sharding.weights);
-    for (int u = 0; u < b->g->nunit; u++)
+            p->weight[u] = buffer_whole(b, MEMORY_WEIGHT, "weight", u, unit_dtype(g, u),
+                                        p->sharding.weights);
+    for (int u = 0; u < g->nunit; u++)
         if (here[u] && backward && unit_trains(b, u))
-            p->gradient[u] = buffer_whole(b, MEMORY_GRADIENT, "gradient", u, true);
-    for (int k = 0; k < moments; k++)
-        for (int u = 0; u < b->g->nunit; u++)
+            p->gradient[u] = buffer_whole(b, MEMORY_GRADIENT, "gradient", u,
+                                          unit_gradient(p, u), true);
+    for (int k = 0; k < o->moments; k++)
+        for (int u = 0; u < g->nunit; u++)
             if (here[u] && unit_trains(b, u))
-                p->moment[k][u] = buffer_whole(b, MEMORY_OPTIMIZER, "moment", u, true);
+                p->moment[k][u] =
+                    buffer_whole(b, MEMORY_OPTIMIZER, "moment", u,
+                                 g->unit[u].wide ? DTYPE_F32 : p->precision.moment,
+                                 true);
+    for (int u = 0; u < g->nunit && o->moments > 0 && p->precision.masters; u++)
+        if (here[u] && unit_trains(b, u) && unit_dtype(g, u) != DTYPE_F32)
+            p->master[u] =
+                buffer_whole(b, MEMORY_OPTIMIZER, "master", u, DTYPE_F32, true);
 }
 
 /* The same places as in another plan of the same parameters. */
@@ -338,7 +355,7 @@ static void state_share(struct builder *b, const struct plan *from)
     REQUIRE(g->nunit == h->nunit && g->nparam == h->nparam);
     for (int i = 0; i < g->nparam; i++)
         if (strcmp(g->param[i].name, h->param[i].name) != 0 ||
-            g->param[i].unit != h->param[i].unit ||
+            g->param[i].unit != h->param[i].unit || g->dtype != h->dtype ||
             g->param[i].offset != h->param[i].offset)
             BUG("plan: parameter %s stands where the shared state has %s",
                 g->param[i].name, h->param[i].name);
@@ -349,7 +366,9 @@ static void state_share(struct builder *b, const struct plan *from)
             buffer_new(b, from->buffer[i]);
     p->moments = from->moments;
     p->sharding = from->sharding;
+    p->precision = from->precision;
     memcpy(p->ways, from->ways, size);
+    memcpy(p->master, from->master, size);
     memcpy(p->weight, from->weight, size);
     for (int u = 0; u < g->nunit; u++)
         if ((p->weight[u] >= 0) != b->need.portion.unit[u])
@@ -378,7 +397,7 @@ void units_begin(struct builder *b, struct arena *scratch, const struct plan_opt
     if (o->state)
         state_share(b, o->state);
     else
-        state_make(b, o->moments, backward);
+        state_make(b, o, backward);
     for (int u = 0; u < g->nunit; u++)
         if (!divided(b, u)) {
             b->weight[u] = b->p->weight[u];

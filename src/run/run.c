@@ -77,11 +77,12 @@ static void run_gather(const struct machine *m, int64_t i)
     const struct buffer *from = &m->plan->buffer[s->in[0]];
     const struct buffer *to = &m->plan->buffer[s->out[0]];
     int64_t each = to->bytes / c->size, at = from == to ? c->rank * each : 0;
-    comm_all_gather(c, DTYPE_F32, m->device.at + from->offset + at,
-                    m->device.at + to->offset, each / dtype_bytes(DTYPE_F32));
+    comm_all_gather(c, to->dtype, m->device.at + from->offset + at,
+                    m->device.at + to->offset, each / dtype_bytes(to->dtype));
 }
 
-/* Rounded once to travel, summed in f32; what goes back to all is rounded once more. */
+/* Of f32 gradients: rounded once to travel, summed in f32; what goes back to all is
+ * rounded once more. */
 static void run_reduce_narrow(const struct machine *m, int64_t i, const float *in,
                               int64_t whole, float *out, int64_t count)
 {
@@ -102,13 +103,13 @@ static void run_reduce(const struct machine *m, int64_t i)
     const struct buffer *from = &m->plan->buffer[s->in[0]];
     const struct buffer *to = &m->plan->buffer[s->out[0]];
     void *in = m->device.at + from->offset, *out = m->device.at + to->offset;
-    int64_t count = to->bytes / dtype_bytes(DTYPE_F32);
-    if (s->wire != DTYPE_F32)
-        run_reduce_narrow(m, i, in, from->bytes / dtype_bytes(DTYPE_F32), out, count);
+    int64_t count = to->bytes / dtype_bytes(to->dtype);
+    if (s->wire != to->dtype)
+        run_reduce_narrow(m, i, in, from->bytes / dtype_bytes(from->dtype), out, count);
     else if (in == out)
-        comm_all_reduce(m->comm[i], DTYPE_F32, out, count);
+        comm_all_reduce(m->comm[i], s->wire, out, count);
     else
-        comm_reduce_scatter(m->comm[i], DTYPE_F32, in, s->beta[0], out, count);
+        comm_reduce_scatter(m->comm[i], s->wire, in, s->beta[0], out, count);
 }
 
 /* One value or gradient, from or to another stage. */
@@ -443,18 +444,23 @@ struct tensor machine_own(const struct machine *m, enum held what, int param,
 {
     const struct plan *p = m->plan;
     const struct param *x = &p->graph->param[param];
-    const int *const held[] = {p->weight, p->gradient, p->moment[0], p->moment[1]};
+    const int *const held[] = {p->weight, p->gradient, p->moment[0], p->moment[1],
+                               p->master};
     int unit = held[what][x->unit];
     *part = (struct stretch){0, 0};
-    if (unit < 0 || (what != HELD_WEIGHT && !x->trainable))
+    if (what == HELD_MASTER && (unit < 0 || !x->trainable))
+        unit = p->weight[x->unit];
+    else if (what != HELD_WEIGHT && !x->trainable)
+        unit = -1;
+    if (unit < 0)
         return tensor_none();
+    const struct buffer *b = &p->buffer[unit];
     struct flat f = unit_flat(p, x->unit);
-    bool whole = p->buffer[unit].bytes == flat_padded(&f) * dtype_bytes(DTYPE_F32);
     *part = param_own(p, param);
     int64_t from = x->offset + part->from;      /* in the unit, then in the shard */
-    char *data = m->device.at + p->buffer[unit].offset;
-    return tensor_1d(data + (whole ? from : from % f.each) * dtype_bytes(DTYPE_F32),
-                     DTYPE_F32, part->to - part->from);
+    char *data = m->device.at + b->offset;
+    return tensor_1d(data + (b->shard ? from % f.each : from) * dtype_bytes(b->dtype),
+                     b->dtype, part->to - part->from);
 }
 
 const struct comm *machine_world(const struct machine *m)

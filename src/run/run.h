@@ -46,7 +46,7 @@ MUST_USE bool machine_use(struct machine *m, const struct plan *p);
 const struct plan *machine_plan(const struct machine *m);
 int64_t machine_bytes(const struct machine *m);         /* device memory it took */
 
-/* Views of whole-run memory, f32, with the dims segments see; only of what is not
+/* Views of whole-run memory, with the dims segments see; only of what is not
  * divided (plan.ways 1).  Gradients hold the sum over the last step's microbatches and
  * over all holders.  Absent (tensor_is false) for frozen params. */
 struct tensor machine_weight(const struct machine *m, int param);
@@ -54,7 +54,10 @@ struct tensor machine_grad(const struct machine *m, int param);
 struct tensor machine_moment(const struct machine *m, int param, int which);
 /* This rank's own part of the same: elements [part.from, part.to) of the param's box,
  * flat; all of them where nothing is divided.  What an update works on. */
-enum held { HELD_WEIGHT, HELD_GRADIENT, HELD_FIRST, HELD_SECOND };
+enum held {
+    HELD_WEIGHT, HELD_GRADIENT, HELD_FIRST, HELD_SECOND,
+    HELD_MASTER                         /* the weight itself where it has no master */
+};
 struct tensor machine_own(const struct machine *m, enum held what, int param,
                           struct stretch *part);
 /* All ranks of the run. */

@@ -14,7 +14,8 @@ struct views views_make(struct arena *a, const struct plan *p)
         v.value[i].room = g->value[i].room;
     }
     for (int64_t i = 0; i < g->nparam; i++)
-        v.param[i] = tensor_dense(NULL, DTYPE_F32, g->param[i].nrows, g->param[i].rows);
+        v.param[i] = tensor_dense(NULL, unit_dtype(g, g->param[i].unit),
+                                  g->param[i].nrows, g->param[i].rows);
     return v;
 }
 
@@ -31,9 +32,11 @@ struct tensor view_param(const struct views *v, char *slab, int param, int buffe
 {
     if (buffer < 0)
         return tensor_none();
+    const struct buffer *b = &v->plan->buffer[buffer];
     struct tensor t = v->param[param];
+    t.dtype = b->dtype;                 /* a gradient's may not be the weight's */
     int64_t offset = v->plan->graph->param[param].offset * dtype_bytes(t.dtype);
-    t.data = slab ? slab + v->plan->buffer[buffer].offset + offset : NULL;
+    t.data = slab ? slab + b->offset + offset : NULL;
     return t;
 }
 

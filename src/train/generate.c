@@ -202,7 +202,8 @@ static int64_t cache_most(const struct answers *x)
 {
     enum { FEW = 4 };
     const struct decoder_config *c = &x->s->model.config.decoder;
-    int64_t row = 2LL * c->layers * c->groups * c->head_width * dtype_bytes(DTYPE_F32);
+    int64_t row = 2LL * c->layers * c->groups * c->head_width *
+                  dtype_bytes(x->s->compute);
     int64_t work = x->s->plan->bytes - x->s->plan->state_bytes;
     return MIN(FEW * x->limit.tokens, MAX(x->limit.tokens, work / 2 / row));
 }

@@ -49,6 +49,7 @@ void model_record(struct arena *a, const struct model_config *config,
     *out = (struct model){.config = *config, .capacity = *capacity,
                           .frozen = purpose->frozen, .graph = graph_make(a)};
     struct graph *g = &out->graph;
+    g->dtype = purpose->dtype;
     struct vision_graph vision = {0};
     g->mesh = mesh;
     g->rank = rank;

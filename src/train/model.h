@@ -28,6 +28,7 @@ struct model {
 };
 
 struct model_purpose {                  /* what to record it for */
+    enum dtype dtype;                   /* graph.dtype */
     unsigned frozen;
     struct vision_options vision;
     struct decoder_options decoder;

@@ -150,7 +150,7 @@ static bool plan_make(struct session *s, bool trains, const struct plan *state)
     if (!policy_parse(policy, &s->arena, &s->model.graph, r->memory_recompute,
                       r->memory_offload))
         return fail_in("recipe: memory") || fail_kind(FAULT_USAGE);
-    policy->slack = s->precision ? 1 : r->memory_slack;         /* placed again below */
+    policy->slack = r->memory_slack;
     policy->keep_weights = r->parallel_keep_weights;
     policy->weave = r->parallel_weave;
     policy->delay = r->parallel_delay_weights;
@@ -172,12 +172,10 @@ static bool plan_make(struct session *s, bool trains, const struct plan *state)
         output[outputs++] = d->overflow;
     s->plan = plan_build(&s->arena, &s->model.graph, &(struct plan_options){
         .stages = s->stages, .stage = s->stage, .order = order, .policy = policy,
-        .moments = trains ? 2 : 0, .sharding = &sharding,
+        .moments = trains ? 2 : 0, .sharding = &sharding, .precision = s->precision,
         .wire = strcmp(r->parallel_gradient_dtype, dtype_name[DTYPE_BF16]) == 0
                     ? DTYPE_BF16 : DTYPE_F32,
         .output = output, .outputs = outputs, .state = state});
-    if (s->precision)
-        precision_units(s->precision, s->plan, &s->arena, r->memory_slack);
     return true;
 }
 
@@ -192,6 +190,8 @@ static bool session_make(struct session *s, bool trains)
     struct capacity capacity = capacity_of(recipe, &config);
     struct model_purpose purpose =
         purpose_train(recipe, &config, trains ? frozen : all);
+    purpose.dtype = s->compute;
+    s->precision = (struct precision){DTYPE_F32, DTYPE_F32, true};
     model_record(&s->arena, &config, &capacity, &purpose,
                  s->crew ? &s->crew->mesh : NULL, s->rank ? s->rank->rank : 0,
                  &s->model);
@@ -200,8 +200,6 @@ static bool session_make(struct session *s, bool trains)
              recipe->model_freeze);
         return fail_kind(FAULT_USAGE);
     }
-    if (s->precision)
-        precision_values(s->precision, &s->model.graph);
     s->room = recipe->moe_capacity;
     s->image_room = recipe->vision_capacity;
     return plan_make(s, trains, NULL);
@@ -228,11 +226,10 @@ bool session_join(struct session *s, const struct recipe *recipe, bool trains,
 }
 
 bool session_preview(struct session *s, const struct recipe *recipe,
-                     const struct precision *precision, const struct rank *rank,
-                     struct crew *crew)
+                     enum dtype compute, const struct rank *rank, struct crew *crew)
 {
     *s = (struct session){.arena = arena_make("session"), .recipe = recipe,
-                          .rank = rank, .crew = crew, .precision = precision};
+                          .rank = rank, .crew = crew, .compute = compute};
     return session_make(s, true);
 }
 
@@ -246,6 +243,7 @@ static bool plan_again(struct session *s)
 {
     struct model was = s->model;
     struct model_purpose purpose = purpose_train(s->recipe, &was.config, was.frozen);
+    purpose.dtype = s->compute;
     purpose.decoder.capacity = s->room;
     purpose.vision.capacity = s->image_room;
     model_record(&s->arena, &was.config, &was.capacity, &purpose, was.graph.mesh,
@@ -494,6 +492,7 @@ struct view_of_model *session_view(struct session *s, struct arena *a,
     struct view_of_model *v = NEW(a, struct view_of_model, 1);
     struct order *order = NEW(a, struct order, 1);
     struct model_purpose same = *purpose;
+    same.dtype = s->compute;
     same.frozen = s->model.frozen;      /* state is laid out by what trains */
     same.vision.balance = false;        /* balance_feed is training's */
     same.decoder.capacity = 0;          /* nobody runs a row of it again */

@@ -9,7 +9,6 @@
 #define TRAIN_SESSION_H
 
 #include "data/rows/loader.h"
-#include "plan/precision.h"
 #include "train/model.h"
 
 #include <stdatomic.h>
@@ -38,7 +37,8 @@ struct session {
     const struct recipe *recipe;
     const struct rank *rank;            /* NULL: alone */
     struct crew *crew;                  /* NULL: alone */
-    const struct precision *precision;  /* session_preview's, else NULL */
+    enum dtype compute;                 /* the graph's type */
+    struct precision precision;         /* of what is kept beside */
     struct model model;                 /* recorded with the loss */
     const struct stages *stages; /* of a pipeline, else NULL; and its place there */
     int stage;
@@ -72,11 +72,11 @@ MUST_USE bool session_open(struct session *s, const struct recipe *recipe, bool 
 /* The same as one of the ranks of `crew` (NULL both: alone). */
 MUST_USE bool session_join(struct session *s, const struct recipe *recipe, bool trains,
                            const struct rank *rank, struct crew *crew);
-/* The same in the types of a device that is not here, for any rank of any number (of
- * `rank` only these two are read): a plan to look at, never to run. */
+/* The same for a device that is not here and computes in `compute`, for any rank of any
+ * number (of `rank` only these two are read): a plan to look at, never to run. */
 MUST_USE bool session_preview(struct session *s, const struct recipe *recipe,
-                              const struct precision *precision,
-                              const struct rank *rank, struct crew *crew);
+                              enum dtype compute, const struct rank *rank,
+                              struct crew *crew);
 /* moe.capacity: can experts lack room for their rows (decoder.overflow)?  Then the step
  * meant nothing: make more room and run it again.  All ranks together. */
 bool session_may_grow(const struct session *s);

@@ -123,8 +123,11 @@ static void numbers_by_hand(void **state)
         assert_true(s->work[i].across == 0);            /* one node */
     }
     assert_int_equal(all, 31070754032);
-    /* an f32 master and two moments of an eighth; shards are padded */
-    assert_true(fabs((double)optimizer / (12.0 * 31070754032 / 8) - 1) < 1e-4);
+    /* an f32 master and two moments of an eighth, routers are f32 themselves; shards
+     * are padded */
+    double masters = 31070754032 - 48.0 * 128 * 2048;
+    assert_true(fabs((double)optimizer / ((8.0 * 31070754032 + 4 * masters) / 8) - 1) <
+                1e-4);
     double expected = 8.0 * 48 * 4096 * 8 * 2048 * 2 * 7 / 8 * 4;
     assert_true(fabs(rows / expected - 1) < 0.01);
     /* all pixels of bf16 once, features of the last merger and three taps both ways */
@@ -398,7 +401,8 @@ static void overlap_hides_communication(void **state)
     }
 }
 
-/* bf16 halves what is computed, adds a master, and moves half the weights. */
+/* bf16 halves what is computed, adds a master, and moves half the weights, but for
+ * routers, which stay as they are. */
 static void types_count(void **state)
 {
     (void)state;
@@ -409,23 +413,31 @@ static void types_count(void **state)
     open_ok(&a, small, layout, &r, &f32);
     recipe_of(&a, small, arena_text(&a, "%s;plan.hardware=h200", layout), &r);
     assert_ok(outlook_open(&bf16, &r, &plain));
-    int64_t bytes[2][MEMORIES] = {{0}};
-    double gathered[2] = {0};
+    int64_t bytes[2][2][MEMORIES] = {{{0}}};   /* by plan, then wide or not */
+    double gathered[2][2] = {{0}};
     const struct outlook *o[2] = {&f32, &bf16};
     for (int k = 0; k < 2; k++) {
         const struct plan *p = o[k]->stage[0].session.plan;
-        for (int64_t i = 0; i < p->nbuffer; i++)
-            if (p->buffer[i].whole)
-                bytes[k][p->buffer[i].kind] += p->buffer[i].bytes;
+        const struct unit *unit = p->graph->unit;
+        for (int64_t i = 0; i < p->nbuffer; i++) {
+            const struct buffer *b = &p->buffer[i];
+            if (b->whole)
+                bytes[k][unit[b->unit].wide][b->kind] += b->bytes;
+        }
         for (int64_t i = 0; i < p->nstep; i++)
             if (p->step[i].kind == STEP_GATHER)
-                gathered[k] += o[k]->stage[0].work[i].inside;
+                gathered[k][unit[p->step[i].unit].wide] +=
+                    o[k]->stage[0].work[i].inside;
         assert_ok(plan_check(p));
     }
-    assert_int_equal(bytes[0][MEMORY_WEIGHT], 2 * bytes[1][MEMORY_WEIGHT]);
-    assert_int_equal(bytes[0][MEMORY_GRADIENT], bytes[1][MEMORY_GRADIENT]);
-    assert_int_equal(3 * bytes[0][MEMORY_OPTIMIZER], 2 * bytes[1][MEMORY_OPTIMIZER]);
-    assert_true(gathered[0] == 2 * gathered[1] && gathered[1] > 0);
+    const int64_t *w32 = bytes[0][false], *w16 = bytes[1][false];
+    assert_int_equal(w32[MEMORY_WEIGHT], 2 * w16[MEMORY_WEIGHT]);
+    assert_int_equal(w32[MEMORY_GRADIENT], w16[MEMORY_GRADIENT]);
+    assert_int_equal(3 * w32[MEMORY_OPTIMIZER], 2 * w16[MEMORY_OPTIMIZER]);
+    assert_true(gathered[0][false] == 2 * gathered[1][false] && gathered[1][false] > 0);
+    assert_true(bytes[0][true][MEMORY_WEIGHT] > 0 && gathered[0][true] > 0);
+    assert_memory_equal(bytes[0][true], bytes[1][true], sizeof bytes[0][true]);
+    assert_true(gathered[0][true] == gathered[1][true]);
     outlook_close(&f32);
     outlook_close(&bf16);
     arena_free(&a);
