@@ -505,6 +505,23 @@ static bool images_missing(struct reading *r)
     return true;
 }
 
+/* The same fault with marks of what no sample can have.  An image's pad is text beside
+ * images that have their places. */
+bool marks_known(struct arena *item, const struct sample *sample)
+{
+    static const char *const other[] = {"<|image_pad|>", "<video>", "<audio>",
+                                        "<|video_pad|>", "<|audio_pad|>"};
+    for (int i = 0; i < sample->nmessage; i++)
+        for (int k = 0; k < sample->message[i].npiece; k++) {
+            const char *text = sample->message[i].piece[k].text;
+            for (int n = sample->nimage > 0; text && n < COUNT(other); n++)
+                if (strstr(text, other[n]))
+                    return fail("'%s' stands in the text, but marks nothing that is "
+                                "given; text begins '%s'", other[n], quote(item, text));
+        }
+    return true;
+}
+
 static bool system_read(struct reading *r, const json_t *object)
 {
     const json_t *system = json_object_get(object, "system");

@@ -101,6 +101,8 @@ MUST_USE bool caption_of(const json_t *object, struct bytes *out);
 MUST_USE bool sample_from_json(struct arena *item, const json_t *object,
                                const struct dialect *d, const struct shelf *shelf,
                                struct sample *out);
+/* Is every piece of text free of marks of what is not there? */
+MUST_USE bool marks_known(struct arena *item, const struct sample *sample);
 /* All images of `out`, then the prompt, answered by the caption without the white space
  * around it. */
 MUST_USE bool sample_from_caption(struct arena *item, const char *prompt,

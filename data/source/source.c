@@ -278,7 +278,7 @@ bool source_read(const struct source *s, int64_t index, struct arena *item,
     REQUIRE(index >= 0 && index < s->count);
     int64_t at = s->kept ? s->kept[index] : index;
     *out = (struct sample){.name = s->reader->name(s, at, item), .id = index};
-    if (s->reader->read(s, at, item, out))
+    if (s->reader->read(s, at, item, out) && marks_known(item, out))
         return true;
     fail_in("%s", out->name);
     return fail_kind(FAULT_DATA);

@@ -284,6 +284,25 @@ static void test_bad(void **state)
          "no image is given"},
         {"alpaca", "{\"instruction\": \"<image>\", \"output\": \"x\"}",
          "no image is given"},
+        {"alpaca", "{\"instruction\": \"x\", \"output\": \"<audio>\"}",
+         "'<audio>' stands in the text, but marks nothing"},
+        {"llava",
+         "{\"conversations\": [{\"from\": \"human\", \"value\": \"<video>\\nWhat?\"}]}",
+         "'<video>' stands in the text, but marks nothing that is given; text begins "
+         "'<video> What?'"},
+        {"sharegpt",
+         "{\"system\": \"<|audio_pad|>\", \"messages\": [{\"role\": \"user\", "
+         "\"content\": \"<image>\"}], \"images\": [\"a.png\"]}",
+         "'<|audio_pad|>' stands in the text"},
+        {"openai",
+         "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", "
+         "\"text\": \"see <|video_pad|>\"}, {\"type\": \"image\", \"image\": "
+         "\"a.png\"}]}]}",
+         "'<|video_pad|>' stands in the text"},
+        {"imagefolder", "{\"file_name\": \"a.png\", \"text\": \"<video>\"}",
+         "'<video>' stands in the text"},
+        {"alpaca", "{\"instruction\": \"<|image_pad|>\", \"output\": \"x\"}",
+         "'<|image_pad|>' stands in the text"},
         {"alpaca", "{\"instruction\": \"x\", \"input\": 7}", "expected strings"},
         {"alpaca", "{\"instruction\": \"x\"}", "output: expected a string"},
         {"alpaca", "{\"instruction\": \"x\", \"output\": \"y\", \"history\": [7]}",
