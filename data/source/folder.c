@@ -12,8 +12,8 @@
 
 struct folder {
     const char *path;
-    char **name;                        /* [total], below path, sorted bytewise */
-    int64_t room;
+    char **name;                        /* [count], below path, sorted bytewise */
+    int64_t count, room;
 };
 
 struct entered {                        /* a folder that is being walked */
@@ -50,10 +50,9 @@ static bool captioned(char **name, const bool *folder, int64_t count, int64_t ca
     return false;
 }
 
-static bool folder_walk(struct arena *a, struct source *s, const char *below,
+static bool folder_walk(struct arena *a, struct folder *f, const char *below,
                         const struct entered *from)
 {
-    struct folder *f = s->state;
     const char *path = *below ? path_join(a, f->path, below) : f->path;
     struct entered here;
     char **name;
@@ -68,12 +67,12 @@ static bool folder_walk(struct arena *a, struct source *s, const char *below,
             continue;
         char *inner = *below ? path_join(a, below, name[i]) : name[i];
         if (folder[i]) {
-            if (!folder_walk(a, s, inner, &here))
+            if (!folder_walk(a, f, inner, &here))
                 return false;
         } else if (image_named(name[i], false) ||
                    (text_ends(name[i], ".txt") && !captioned(name, folder, count, i))) {
-            GROW(a, f->name, s->total, f->room);
-            f->name[s->total++] = inner;
+            GROW(a, f->name, f->count, f->room);
+            f->name[f->count++] = inner;
         }
     }
     return true;
@@ -94,8 +93,9 @@ static bool folder_open(struct arena *a, const struct source_options *o,
     struct folder *f = NEW(a, struct folder, 1);
     f->path = s->path;
     s->state = f;
-    if (!folder_walk(a, s, "", NULL))
+    if (!folder_walk(a, f, "", NULL))
         return false;
+    s->total = f->count;
     if (s->total)
         qsort(f->name, (size_t)s->total, sizeof *f->name, name_order);
     struct arena paths = arena_make("paths");
@@ -108,6 +108,19 @@ static bool folder_open(struct arena *a, const struct source_options *o,
         arena_reset(&paths, m);
     }
     arena_free(&paths);
+    return true;
+}
+
+bool folder_images(struct arena *a, const char *path, char ***name, int64_t *count)
+{
+    struct folder f = {.path = path};
+    *count = 0;
+    if (!folder_walk(a, &f, "", NULL))
+        return false;
+    *name = f.name;
+    for (int64_t i = 0; i < f.count; i++)
+        if (image_named(f.name[i], false))
+            f.name[(*count)++] = f.name[i];
     return true;
 }
 

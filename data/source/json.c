@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdlib.h>
 #include <unistd.h>
 
 struct record { int64_t offset; uint32_t size, line; };
@@ -211,6 +212,81 @@ static bool dialect_choose(struct source *s)
     return true;
 }
 
+/* ---- images of a folder that its list does not name ---- */
+
+/* The path without "." and empty parts, so that two spellings of it are one. */
+static char *path_plain(struct arena *a, const char *path)
+{
+    char *out = arena_text(a, "%s", path), *to = out;
+    for (const char *from = path; *from; from++) {
+        bool part = from == path || from[-1] == '/';
+        if (part && from != path && *from == '/')
+            continue;
+        if (part && from[0] == '.' && from[1] == '/') {
+            from++;
+            continue;
+        }
+        *to++ = *from;
+    }
+    *to = '\0';
+    return out;
+}
+
+static char **listed_paths(struct arena *a, const struct source *s, int64_t *count)
+{
+    const struct json *j = s->state;
+    char **path = NEW(a, char *, s->total);
+    struct arena item = arena_make("record");
+    *count = 0;
+    for (int64_t i = 0; i < s->total; i++) {
+        struct arena_mark m = arena_mark(&item);
+        struct image_source image;
+        json_t *object;
+        if (record_parse(s, i, &item, &object)) {
+            const json_t *name = json_object_get(object, "file_name");
+            if (json_is_string(name) &&
+                image_reference(&item, json_string_value(name),
+                                json_string_length(name), &j->shelf, "", &image) &&
+                image.path)
+                path[(*count)++] = path_plain(a, image.path);
+            json_decref(object);
+        }
+        arena_reset(&item, m);
+    }
+    arena_free(&item);
+    if (*count)
+        qsort(path, (size_t)*count, sizeof *path, name_order);
+    return path;
+}
+
+/* For one who forgot a line; nothing that is read depends on it. */
+static const char *unlisted(struct arena *a, const struct source *s, const char *folder)
+{
+    struct arena work = arena_make("unlisted");
+    const char *out = NULL, *first = NULL;
+    char **name;
+    int64_t count, listed, others = 0;
+    if (!folder_images(&work, folder, &name, &count)) {
+        out = arena_text(a, "%s: whether " metadata_name " names all images is not "
+                         "known: %s", folder, fail_message());
+        count = 0;
+    }
+    char **path = listed_paths(&work, s, &listed);
+    fail_clear();                       /* what is wrong in lines is told of samples */
+    for (int64_t i = 0; i < count; i++) {
+        char *image = path_plain(&work, path_join(&work, folder, name[i]));
+        if (listed && bsearch(&image, path, (size_t)listed, sizeof *path, name_order))
+            continue;
+        first = first && strcmp(first, name[i]) < 0 ? first : name[i];
+        others++;
+    }
+    if (others)
+        out = arena_text(a, "%s: images in no line of " metadata_name ", so not read: "
+                         "%lld (first: %s)", folder, (long long)others, first);
+    arena_free(&work);
+    return out;
+}
+
 static const char *folder_of(struct arena *a, const char *path)
 {
     const char *name = base_name(path);
@@ -221,6 +297,7 @@ static const char *folder_of(struct arena *a, const char *path)
 
 static bool json_open(struct arena *a, const struct source_options *o, struct source *s)
 {
+    const char *folder = s->path;
     if (folder_exists(s->path) && !strcmp(s->format, "imagefolder"))
         s->path = path_join(a, s->path, metadata_name);
     if (folder_exists(s->path))
@@ -240,7 +317,11 @@ static bool json_open(struct arena *a, const struct source_options *o, struct so
     file_unmap(&text);
     if (!ok || !s->total)
         return ok;                      /* the caller says that there are none */
-    return j->dialect || dialect_choose(s);
+    if (!j->dialect && !dialect_choose(s))
+        return false;
+    if (s->path != folder)
+        s->remark = unlisted(a, s, folder);
+    return true;
 }
 
 static bool json_read(const struct source *s, int64_t index, struct arena *item,

@@ -34,6 +34,7 @@ struct source {
     int64_t total;                      /* samples that the reader knows */
     int64_t count, *kept;               /* after match and limit; NULL: the first */
     uint64_t hash;
+    const char *remark;                 /* see source_remark; NULL: none */
 };
 
 #define READABLE "images with captions in .txt or metadata.jsonl, JSON lists and "    \
@@ -113,6 +114,9 @@ MUST_USE bool sample_from_caption(struct arena *item, const char *prompt,
 MUST_USE bool image_reference(struct arena *item, const char *text, size_t size,
                               const struct shelf *shelf, const char *name,
                               struct image_source *out);
+/* Files called like images in a folder and in those within, as names below it. */
+MUST_USE bool folder_images(struct arena *a, const char *path, char ***name,
+                            int64_t *count);
 /* Is it called like an image (`readable`: like one that can be read)?  Any case. */
 bool image_named(const char *file, bool readable);
 

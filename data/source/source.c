@@ -1,5 +1,5 @@
 /* source.c - chooses the reader, keeps what match and limit leave, names the sample in
- * every failure.  The formats are in source_*.c. */
+ * every failure.  Each format is in a file of its own. */
 #include "data/source/parts.h"
 
 #include "base/log.h"
@@ -213,6 +213,8 @@ static bool open_as(struct arena *a, const struct source_options *o, struct sour
     }
     if (why)
         log_info("data", "%s: format auto is %s (%s)", o->path, s->format, why);
+    if (s->remark)
+        log_info("data", "%s", s->remark);
     return true;
 }
 
@@ -265,6 +267,11 @@ int64_t source_count(const struct source *s)
 const char *source_format(const struct source *s)
 {
     return s->format;
+}
+
+const char *source_remark(const struct source *s)
+{
+    return s->remark;
 }
 
 uint64_t source_hash(const struct source *s)

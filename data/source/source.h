@@ -46,6 +46,8 @@ MUST_USE bool source_open(struct arena *a, const struct source_options *o,
 void source_close(struct source *s);
 int64_t source_count(const struct source *s);
 const char *source_format(const struct source *s);      /* what "auto" became */
+/* What the format leaves out of the path's folder, in a sentence; NULL: nothing. */
+const char *source_remark(const struct source *s);
 /* Sample `index`, in `item` memory.  Thread-safe.  Its name is FOLDER/IMAGE, FILE:LINE
  * (lines), FILE[INDEX] (a list) or SHARD:KEY; `match` sees it without the source's own
  * folder.  Its id is the index; a mix gives it a number of the run (mix_id).  Fails

@@ -103,7 +103,7 @@ void log_line(enum log_level level, const char *subject, const char *fmt, ...)
 
 void log_progress(const char *fmt, ...)
 {
-    if (rank_now() != 0 || state.least > LOG_INFO || !log_terminal())
+    if (rank_now() != 0 || state.least > LOG_PROGRESS || !log_terminal())
         return;
     va_list args;
     va_start(args, fmt);

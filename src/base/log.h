@@ -6,7 +6,7 @@
 
 #include "base/base.h"
 
-enum log_level { LOG_DEBUG, LOG_INFO, LOG_WARN };
+enum log_level { LOG_DEBUG, LOG_INFO, LOG_PROGRESS, LOG_WARN };
 void log_set(enum log_level least, int rank);
 /* This thread, and the workers it starts, speak as another rank of the same process;
  * returns who they spoke as before (-1: the rank of log_set). */

@@ -63,17 +63,19 @@ static bool image(struct arena *arena, int argc, char **argv)
     return ok;
 }
 
+static void tell(const char *text)
+{
+    say("%s", text);
+}
+
 static bool check(struct arena *arena, int argc, char **argv)
 {
     struct arguments a = {.arena = arena};
     struct recipe *r = NEW(arena, struct recipe, 1);
-    struct text t = text_make(arena);
     if (!arguments_read(&a, argc, argv, NULL, 0, 1, 1) || !recipe_open(&a, r))
         return false;
-    log_set(LOG_WARN, 0);
-    bool ok = inspect_data(r, &t);
-    say("%s", t.at);
-    return ok;
+    log_set(strcmp(r->run_log, "warn") ? LOG_PROGRESS : LOG_WARN, 0);
+    return inspect_data(r, tell);
 }
 
 static bool pack(struct arena *arena, int argc, char **argv)

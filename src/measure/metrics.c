@@ -2,6 +2,7 @@
 #include "measure/metrics.h"
 
 #include "base/file.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/text.h"
 #include "measure/events.h"
@@ -192,15 +193,6 @@ static bool events_add(struct metrics_log *l, const struct metrics *m)
     return events_flush(l->events);
 }
 
-static void time_left(char *to, size_t size, double seconds)
-{
-    int64_t s = (int64_t)(seconds + 0.5);
-    if (s >= 3600)
-        snprintf(to, size, "%" PRId64 "h%02" PRId64 "m", s / 3600, s / 60 % 60);
-    else
-        snprintf(to, size, "%" PRId64 "m%02" PRId64 "s", s / 60, s % 60);
-}
-
 /* How many steps the run has, as far as can be told. */
 static const char *steps_text(const struct metrics_log *l, const struct metrics *m,
                               char *to, size_t size)
@@ -219,7 +211,7 @@ static void progress(struct metrics_log *l, const struct metrics *m)
     char left[32], steps[32], ranks[32] = "", line[256];
     double now = m->step_ms / 1e3, more = (1 - m->share) / MAX(m->share, 1e-9);
     l->seconds = l->seconds > 0 ? 0.9 * l->seconds + 0.1 * now : now;
-    time_left(left, sizeof left, l->seconds * (double)m->step * more);
+    clock_text(left, sizeof left, l->seconds * (double)m->step * more);
     if (l->world > 1)
         snprintf(ranks, sizeof ranks, "  of all %d ranks", l->world);
     snprintf(line, sizeof line,

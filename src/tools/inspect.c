@@ -1,6 +1,8 @@
 /* inspect.c - prints packed rows, images, whole data sets; writes shards. */
 #include "tools/inspect.h"
 
+#include "base/clock.h"
+#include "base/log.h"
 #include "checkpoint/hf.h"
 #include "data/rows/encode.h"
 #include "data/source/shard.h"
@@ -234,6 +236,10 @@ struct reason {                         /* why samples are bad */
 };
 
 struct survey {
+    struct arena arena;                 /* of reasons, which are few */
+    void (*tell)(const char *text);
+    double begun, shown;                /* when; the progress line is renewed */
+    int64_t all;                        /* samples there are; seen so far: */
     int64_t samples, bad, too_long, no_loss;
     int64_t lost;                       /* supervised tokens */
     int64_t images, tokens, patches, supervised, special, shrunk, cut;  /* of others */
@@ -312,9 +318,10 @@ static const char *reason_text(struct arena *a, const struct sample *s,
     return t.at ? t.at : "";
 }
 
-static void reason_add(struct survey *v, struct arena *a, const struct sample *s)
+static void reason_add(struct survey *v, struct arena *item, const struct sample *s)
 {
-    const char *text = reason_text(a, s, fail_message());
+    struct arena *a = &v->arena;
+    const char *text = reason_text(item, s, fail_message());
     for (int64_t i = 0; i < v->reasons; i++)
         if (!strcmp(v->reason[i].text, text)) {
             v->reason[i].count++;
@@ -325,7 +332,8 @@ static void reason_add(struct survey *v, struct arena *a, const struct sample *s
         return;
     }
     GROW(a, v->reason, v->reasons, v->reason_room);
-    v->reason[v->reasons++] = (struct reason){text, arena_text(a, "%s", s->name), 1};
+    v->reason[v->reasons++] = (struct reason){arena_text(a, "%s", text),
+                                               arena_text(a, "%s", s->name), 1};
 }
 
 static int by_count(const void *a, const void *b)
@@ -377,8 +385,22 @@ static void survey_print(const struct survey *v, struct text *t)
     histogram(t, "patches", v->patch_bin);
 }
 
+static void survey_progress(struct survey *v)
+{
+    char left[32];
+    double now = clock_seconds(), seen = (double)v->samples;
+    if (now - v->shown < 0.2)
+        return;
+    v->shown = now;
+    clock_text(left, sizeof left,
+               (now - v->begun) * ((double)v->all - seen) / MAX(seen, 1));
+    log_progress("sample %" PRId64 "/%" PRId64 "  left %s  %" PRId64 " bad  %.0f "
+                 "samples/s", v->samples, v->all, left, v->bad,
+                 seen / MAX(now - v->begun, 1e-9));
+}
+
 static void sample_survey(const struct session *s, int part, int64_t index,
-                          struct survey *v, struct text *t)
+                          struct survey *v)
 {
     struct arena item = arena_make("sample");
     struct sample sample = {.name = ""};
@@ -394,18 +416,20 @@ static void sample_survey(const struct session *s, int part, int64_t index,
         survey_add(v, &e, sample_targets(&s->loader.shape, &e));
     } else if (cause == CAUSE_BAD) {
         v->bad++;
-        reason_add(v, t->arena, &sample);
+        reason_add(v, &item, &sample);
     }
     if (cause == CAUSE_BAD || cause == CAUSE_TOO_LONG) {
         size_t n = strlen(sample.name);
         bool named = !strncmp(fail_message(), sample.name, n);
-        if (cause == CAUSE_BAD)
-            text_add(t, "bad: sample %s%s%s\n", named ? "" : sample.name,
-                     named ? "" : ": ", fail_message());
-        else                            /* "too long: ..." is in the message */
-            text_add(t, "%s: sample %s\n", fail_message(), sample.name);
+        v->tell(cause == CAUSE_BAD
+                    ? arena_text(&item, "bad: sample %s%s%s\n",
+                                 named ? "" : sample.name, named ? "" : ": ",
+                                 fail_message())
+                    : arena_text(&item, "%s: sample %s\n",     /* says "too long" */
+                                 fail_message(), sample.name));
     }
     arena_free(&item);
+    survey_progress(v);
 }
 
 /* Would training go on?  By data.bad and data.too_long. */
@@ -427,20 +451,30 @@ static bool survey_judge(const struct survey *v, const struct loader_options *o)
     return ok || fail_kind(FAULT_DATA);
 }
 
-bool inspect_data(const struct recipe *r, struct text *t)
+bool inspect_data(const struct recipe *r, void (*tell)(const char *text))
 {
     struct session s;
-    struct survey v = {0};
+    struct survey v = {.arena = arena_make("survey"), .tell = tell,
+                       .begun = clock_seconds()};
+    struct text t = text_make(&v.arena);
     struct recipe whole = *r;           /* held out or not is the same here */
     whole.data_hold_out = 0;
     bool ok = session_open(&s, &whole, true) && session_data(&s);
     for (int part = 0; ok && part < s.nsource; part++)
+        v.all += source_count(s.source[part]);
+    for (int part = 0; ok && part < s.nsource; part++)
         for (int64_t i = 0; i < source_count(s.source[part]); i++)
-            sample_survey(&s, part, i, &v, t);
-    if (ok)
-        survey_print(&v, t);
+            sample_survey(&s, part, i, &v);
+    for (int part = 0; ok && part < s.nsource; part++)
+        if (source_remark(s.source[part]))
+            text_add(&t, "%s\n", source_remark(s.source[part]));
+    if (ok) {
+        survey_print(&v, &t);
+        tell(t.at);
+    }
     ok = ok && survey_judge(&v, &s.loader);
     session_close(&s);
+    arena_free(&v.arena);
     return ok;
 }
 

@@ -17,10 +17,11 @@ struct inspect_image {
 MUST_USE bool inspect_images(const struct inspect_image *o, const char *const *file,
                              int count, struct text *t);
 
-/* Reads and encodes every sample once.  Fails (data), after the report, where training
- * would stop: a bad one and data.bad fail, a long one and data.too_long error, or none
- * that can be used. */
-MUST_USE bool inspect_data(const struct recipe *r, struct text *t);
+/* Reads and encodes every sample once; each one that is bad or too long is told when it
+ * is found, the report at the end, and nothing is kept until then.  Fails (data), after
+ * the report, where training would stop: a bad one and data.bad fail, a long one and
+ * data.too_long error, or none that can be used. */
+MUST_USE bool inspect_data(const struct recipe *r, void (*tell)(const char *text));
 
 struct inspect_pack {
     const char *from, *to, *format, *images, *ignore;      /* see source.h */

@@ -102,4 +102,15 @@ static inline char *sample_print(struct arena *a, const struct sample *s)
     return t.at;
 }
 
+/* Sample `index` as text, or why it is bad. */
+static inline char *read_text(struct scratch *s, const struct source *from,
+                              int64_t index)
+{
+    struct sample got;
+    if (!source_read(from, index, &s->arena, &got))
+        return arena_text(&s->arena, "bad: %s", fail_message());
+    assert_int_equal(got.id, index);
+    return sample_print(&s->arena, &got);
+}
+
 #endif

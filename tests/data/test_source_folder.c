@@ -1,4 +1,4 @@
-/* test_source_folder.c - images with a caption beside each. */
+/* test_source_folder.c - images with a caption beside each, or in a list. */
 #include "tests/data/scratch.h"
 
 #include "base/log.h"
@@ -176,6 +176,76 @@ static void test_folder_named_image(void **state)
     scratch_remove(&s);
 }
 
+/* metadata.jsonl beside images makes their folder a source. */
+static void test_imagefolder(void **state)
+{
+    (void)state;
+    struct scratch s = scratch_make();
+    scratch_png(&s, "set/sub/a.png");
+    scratch_text(&s, "set/metadata.jsonl",
+                 "{\"file_name\": \"sub/a.png\", \"text\": \"A cat.\"}\n"
+                 "{\"file_name\": \"sub/b.png\", \"text\": \"Gone.\"}\n");
+    struct source_options o = {.path = path_join(&s.arena, s.folder, "set"),
+                               .prompt = "What?"};
+    struct source *from;
+    struct sample got;
+    struct bytes file;
+    assert_ok(source_open(&s.arena, &o, &from));
+    assert_string_equal(source_format(from), "imagefolder");
+    assert_null(source_remark(from));
+    assert_string_equal(read_text(&s, from, 0), "user[<0>What?] assistant[A cat.]");
+    assert_ok(source_read(from, 0, &s.arena, &got));
+    assert_ok(image_source_read(&s.arena, &got.image[0], &file));
+    assert_int_equal(file.size, sizeof png);
+    assert_ok(source_read(from, 1, &s.arena, &got));
+    assert_false(image_source_read(&s.arena, &got.image[0], &file));
+    ASSERT_SAYS("set/sub/b.png", "No such file", "paths start at ", "/set, or where",
+                "data.sources.N.images");
+    source_close(from);
+    scratch_remove(&s);
+}
+
+/* An image that no line names is left out, and said to be, whatever spelling names the
+ * others; what is in a folder that cannot be walked is not known, and said so. */
+static void test_unlisted(void **state)
+{
+    (void)state;
+    struct scratch s = scratch_make();
+    char *folder = path_join(&s.arena, s.folder, "set");
+    static const char *const image[] = {"a.png", "sub/b.png", "c.png", "sub/d.png",
+                                        "e.gif", "f.PNG"};
+    for (int i = 0; i < COUNT(image); i++)
+        scratch_png(&s, arena_text(&s.arena, "set/%s", image[i]));
+    scratch_text(&s, "set/.hidden.png", "");
+    scratch_text(&s, "set/c.txt", "A caption that is not read.\n");
+    scratch_text(&s, "set/metadata.jsonl",
+                 arena_text(&s.arena,
+                            "{\"file_name\": \"./a.png\", \"text\": \"A\"}\n"
+                            "{\"file_name\": \"file://%s/sub/b.png\", \"text\": "
+                            "\"B\"}\n"
+                            "{\"file_name\": \".//sub/./b.png\", \"text\": \"B\"}\n"
+                            "not JSON\n{\"text\": \"x\"}\n", folder));
+    struct source *from = scratch_open(&s, folder, "auto");
+    assert_int_equal(source_count(from), 5);
+    assert_string_equal(source_remark(from),
+                        arena_text(&s.arena, "%s: images in no line of metadata.jsonl, "
+                                   "so not read: 4 (first: c.png)", folder));
+    assert_string_equal(fail_message(), "");
+    source_close(from);
+    from = scratch_open(&s, path_join(&s.arena, folder, "metadata.jsonl"),
+                        "imagefolder");
+    assert_null(source_remark(from));   /* asked for a file, not for a folder */
+    source_close(from);
+    assert_int_equal(symlink(folder, path_join(&s.arena, folder, "loop")), 0);
+    from = scratch_open(&s, folder, "auto");
+    assert_non_null(strstr(source_remark(from), "is not known: "));
+    assert_non_null(strstr(source_remark(from), "links form a circle"));
+    assert_string_equal(read_text(&s, from, 0),
+                        "user[<0>Describe the image.] assistant[A]");
+    source_close(from);
+    scratch_remove(&s);
+}
+
 int main(void)
 {
     log_set(LOG_WARN, 0);
@@ -185,6 +255,8 @@ int main(void)
         cmocka_unit_test(test_circle),
         cmocka_unit_test(test_linked_folders),
         cmocka_unit_test(test_folder_named_image),
+        cmocka_unit_test(test_imagefolder),
+        cmocka_unit_test(test_unlisted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

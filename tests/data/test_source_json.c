@@ -5,15 +5,6 @@
 #include "base/log.h"
 #include "data/source/parts.h"
 
-static char *read_text(struct scratch *s, const struct source *from, int64_t index)
-{
-    struct sample got;
-    if (!source_read(from, index, &s->arena, &got))
-        return arena_text(&s->arena, "bad: %s", fail_message());
-    assert_int_equal(got.id, index);
-    return sample_print(&s->arena, &got);
-}
-
 /* One JSONL record of this format, read. */
 static char *one(struct scratch *s, const char *format, const char *record)
 {
@@ -568,34 +559,6 @@ static void test_page(void **state)
     arena_free(&a);
 }
 
-/* metadata.jsonl beside images makes their folder a source. */
-static void test_imagefolder(void **state)
-{
-    (void)state;
-    struct scratch s = scratch_make();
-    scratch_png(&s, "set/sub/a.png");
-    scratch_text(&s, "set/metadata.jsonl",
-                 "{\"file_name\": \"sub/a.png\", \"text\": \"A cat.\"}\n"
-                 "{\"file_name\": \"sub/b.png\", \"text\": \"Gone.\"}\n");
-    struct source_options o = {.path = path_join(&s.arena, s.folder, "set"),
-                               .prompt = "What?"};
-    struct source *from;
-    struct sample got;
-    struct bytes file;
-    assert_ok(source_open(&s.arena, &o, &from));
-    assert_string_equal(source_format(from), "imagefolder");
-    assert_string_equal(read_text(&s, from, 0), "user[<0>What?] assistant[A cat.]");
-    assert_ok(source_read(from, 0, &s.arena, &got));
-    assert_ok(image_source_read(&s.arena, &got.image[0], &file));
-    assert_int_equal(file.size, sizeof png);
-    assert_ok(source_read(from, 1, &s.arena, &got));
-    assert_false(image_source_read(&s.arena, &got.image[0], &file));
-    ASSERT_SAYS("set/sub/b.png", "No such file", "paths start at ", "/set, or where",
-                "data.sources.N.images");
-    source_close(from);
-    scratch_remove(&s);
-}
-
 /* What people have and no reader takes is told by name, with what to do; by its content
  * where it has one, whatever it is called. */
 static void test_foreign(void **state)
@@ -864,7 +827,6 @@ int main(void)
         cmocka_unit_test(test_hash),        cmocka_unit_test(test_shrunk),
         cmocka_unit_test(test_cases),       cmocka_unit_test(test_ignore),
         cmocka_unit_test(test_foreign),     cmocka_unit_test(test_page),
-        cmocka_unit_test(test_imagefolder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -66,20 +66,6 @@ static char *base_of(struct scratch *s, const char *name)
     return arena_copy(&s->arena, base, strcspn(base, "."));
 }
 
-static char *read_text(struct scratch *s, const struct source *from, int64_t index)
-{
-    struct sample got;
-    if (!source_read(from, index, &s->arena, &got))
-        return arena_text(&s->arena, "bad: %s", fail_message());
-    for (int i = 0; i < got.nimage; i++) {
-        struct bytes file;
-        assert_true(image_source_read(&s->arena, &got.image[i], &file));
-        assert_int_equal(file.size, sizeof png);
-        assert_memory_equal(file.at, png, sizeof png);
-    }
-    return sample_print(&s->arena, &got);
-}
-
 static void test_members(void **state)
 {
     (void)state;

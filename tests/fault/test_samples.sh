@@ -37,6 +37,26 @@ grep -qE "^bad +3$" "$tiny/check.log" || tiny_fail "data check: bad ones: $(cat 
 train_expected 3 check $? "3 of 15 samples cannot be read, and data.bad is fail"
 rm "$tiny"/data/3-ba?.*
 
+# What format imagefolder leaves out is counted in the report, once.
+cp "$tiny/data/1-base_420.jpg" "$tiny/data/2-unlisted.jpg"
+mkdir "$tiny/listed" && cp "$tiny"/data/*.jpg "$tiny/listed"
+echo '{"file_name": "1-base_420.jpg", "text": "A cat."}' >"$tiny/listed/metadata.jsonl"
+unlisted=$(($(ls "$tiny/listed" | wc -l) - 2))
+said="$tiny/listed: images in no line of metadata.jsonl, so not read: $unlisted (first: "
+"$vlmoe" data check "$tiny/recipe.yaml" run.log=info data.sources.0.format=imagefolder \
+    data.sources.0.path="$tiny/listed" >"$tiny/check.log" 2>&1
+train_expected 0 check $? "$said"
+[ "$(grep -cF "$said" "$tiny/check.log")" -eq 1 ] || tiny_fail "left out, not once: $(cat "$tiny/check.log")"
+rm "$tiny/data/2-unlisted.jpg"
+
+# A long look shows how far it is, where a terminal does.
+if command -v script >/dev/null; then
+    for i in $(seq 20000); do echo 7; done >"$tiny/long.jsonl"
+    TERM=xterm script -qec "'$vlmoe' data check '$tiny/recipe.yaml' run.log=info data.sources.0.prompt= \
+        data.sources.0.format=llava data.sources.0.path='$tiny/long.jsonl'" /dev/null </dev/null >"$tiny/check.log" 2>&1
+    train_expected 3 check $? "/20000  left 0m" "samples/s"
+fi
+
 # What is quoted of a sample does not make a cause of its own, nor are there ever more.
 for i in $(seq 30); do
     echo '{"conversations": [{"from": "human", "value": "<image> a '"$(printf %$((i))s | tr ' ' x)"'"}, {"from": "gpt", "value": "b"}]}'
