@@ -66,6 +66,21 @@ static char *base_of(struct scratch *s, const char *name)
     return arena_copy(&s->arena, base, strcspn(base, "."));
 }
 
+/* Sample `index` as text, whose images are all there; or why it is bad. */
+static char *read_whole(struct scratch *s, const struct source *from, int64_t index)
+{
+    struct sample got;
+    if (!source_read(from, index, &s->arena, &got))
+        return arena_text(&s->arena, "bad: %s", fail_message());
+    for (int i = 0; i < got.nimage; i++) {
+        struct bytes file;
+        assert_true(image_source_read(&s->arena, &got.image[i], &file));
+        assert_int_equal(file.size, sizeof png);
+        assert_memory_equal(file.at, png, sizeof png);
+    }
+    return sample_print(&s->arena, &got);
+}
+
 static void test_members(void **state)
 {
     (void)state;
@@ -181,7 +196,7 @@ static void test_members(void **state)
         assert_string_equal(source_format(from), "webdataset");
         assert_int_equal(source_count(from), COUNT(expected));
         for (int i = 0; i < COUNT(expected); i++) {
-            char *got = read_text(&s, from, i);
+            char *got = read_whole(&s, from, i);
             if (!strstr(got, expected[i]))
                 fail_msg("sample %d: expected %s, got %s", i, expected[i], got);
         }
@@ -313,7 +328,7 @@ static void test_links(void **state)
         struct source *from = scratch_open(&s, path, NULL);
         assert_int_equal(source_count(from), COUNT(link) + 2);
         for (int i = 0; i < COUNT(link); i++) {
-            char *got = read_text(&s, from, i + 1);
+            char *got = read_whole(&s, from, i + 1);
             if (!strstr(got, link[i].found
                                  ? "user[<0>Describe the image.] assistant[L.]"
                                  : arena_text(&s.arena, "member %s.png is a link that "
@@ -395,7 +410,7 @@ static void test_ignore(void **state)
         struct source_options o = {.path = path, .ignore = words[i]};
         struct source *from;
         assert_ok(source_open(&s.arena, &o, &from));
-        assert_non_null(strstr(read_text(&s, from, 0), expected[i]));
+        assert_non_null(strstr(read_whole(&s, from, 0), expected[i]));
         source_close(from);
     }
     scratch_remove(&s);
@@ -417,7 +432,7 @@ static void test_apart(void **state)
     tar_add(&t, "a.txt", "1");
     tar_add(&t, "a.x.txt", "2");
     from = scratch_open(&s, tar_write(&s, "y.tar", &t), NULL);
-    assert_non_null(strstr(read_text(&s, from, 0), "y.tar:a: has two .txt members"));
+    assert_non_null(strstr(read_whole(&s, from, 0), "y.tar:a: has two .txt members"));
     source_close(from);
     scratch_remove(&s);
 }
@@ -452,7 +467,7 @@ static void test_index(void **state)
     tar_add(&u, "b.txt", "B.");
     tar_add(&u, "c.txt", "C.");
     tar_write(&s, "x.tar", &u);
-    assert_non_null(strstr(read_text(&s, from, 0), "the shard changed since"));
+    assert_non_null(strstr(read_whole(&s, from, 0), "the shard changed since"));
     source_close(from);
     assert_true(tar_index_open(&s.arena, path, &x));
     assert_int_equal(x.count, 2);
@@ -509,7 +524,7 @@ static void test_shard_names(void **state)
         struct source *from;
         if (source_open(&s.arena, &o, &from)) {
             assert_int_equal(source_count(from), found[i].count);
-            assert_non_null(strstr(read_text(&s, from, 0), found[i].first));
+            assert_non_null(strstr(read_whole(&s, from, 0), found[i].first));
             source_close(from);
         } else {
             assert_int_equal(found[i].count, 0);
@@ -575,7 +590,7 @@ static void test_pack(void **state)
     for (int i = 0, k = 0; i < 50; i++) {
         if (i == 7)
             continue;
-        char *text = read_text(&s, to, k++);
+        char *text = read_whole(&s, to, k++);
         assert_string_equal(text, arena_text(&s.arena,
                                              "system[%d] user[<0><image>\n\"%d\""
                                              "<1>] %sassistant[\xc3\xa4]",
