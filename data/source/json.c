@@ -152,9 +152,7 @@ static bool record_parse(const struct source *s, int64_t index, struct arena *it
     struct bytes text;
     if (!file_range(item, j->fd, j->record[index].offset, j->record[index].size, &text))
         return false;
-    *out = json_object_parse(text, false);
-    if (*out && s->ignore)
-        keys_ignore(*out, s->ignore);
+    *out = json_object_parse(s, text, false);
     return *out != NULL;
 }
 

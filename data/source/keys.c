@@ -104,3 +104,33 @@ void keys_ignore(json_t *value, const char *words)
             keys_ignore(inner, words);
     }
 }
+
+/* What the values of this key are, where they are objects. */
+static enum level level_below(enum level level, const char *key)
+{
+    if (level == LEVEL_RECORD && (!strcmp(key, "messages") ||
+                                  !strcmp(key, "conversations")))
+        return LEVEL_TURN;
+    bool parts = level == LEVEL_TURN && !strcmp(key, "content");
+    bool images = level == LEVEL_RECORD && (!strcmp(key, "image") ||
+                                            !strcmp(key, "images"));
+    return parts || images ? LEVEL_PART : LEVEL_OTHER;
+}
+
+bool keys_unmarked(const json_t *value, enum level level, const char *mark)
+{
+    const char *key, *text = json_string_value(value);
+    json_t *inner;
+    size_t i;
+    if (text && text_starts(text, mark))
+        return fail("is the number %.40s, which cannot be read; if it does not matter, "
+                    "name its key in data.sources.N.ignore", text + strlen(mark));
+    json_array_foreach(value, i, inner)
+        if (!keys_unmarked(inner, level, mark))
+            return fail_in("[%zu]", i);
+    json_object_foreach((json_t *)value, key, inner)
+        if (!(level < LEVELS && listed(keys_about[level], key)) &&
+            !keys_unmarked(inner, level_below(level, key), mark))
+            return fail_in("%.80s", key);
+    return true;
+}

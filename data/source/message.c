@@ -9,9 +9,11 @@
  * fails: nothing that would change the training is left out in silence. */
 #include "data/source/parts.h"
 
+#include "base/json_text.h"
 #include "base/text.h"
 
 static const char mark[] = "<image>";
+static const char odd_number[] = "\x7f";         /* DEL: begins no text that is read */
 enum { MARK = sizeof mark - 1, QUOTED = 80 };
 
 static const struct dialect dialect[] = {
@@ -50,21 +52,36 @@ const struct dialect *dialect_of(const json_t *object)
     return images ? dialect_named("sharegpt") : NULL;
 }
 
-json_t *json_object_parse(struct bytes text, bool turns)
+/* Python writes NaN and integers of any size, jansson takes the whole record for bad.
+ * Under a key that is not read they are none of our business. */
+static json_t *odd_parse(struct bytes text, json_error_t *error)
+{
+    struct arena a = arena_make("record");
+    text = json_tamed(&a, text, odd_number);
+    json_t *value = json_loadb(text.at, (size_t)text.size, JSON_REJECT_DUPLICATES,
+                               error);
+    arena_free(&a);
+    return value;
+}
+
+json_t *json_object_parse(const struct source *s, struct bytes text, bool turns)
 {
     json_error_t error;
     json_t *value = json_loadb(text.at, (size_t)text.size, JSON_REJECT_DUPLICATES,
                                &error);
-    if (!value) {
+    bool odd = !value;
+    if (odd && !(value = odd_parse(text, &error))) {
         fail("not valid JSON: %s at byte %d", error.text, error.position);
         return NULL;
     }
     if (json_is_array(value) && turns)
-        return json_pack("{s:o}", "messages", value);
-    if (json_is_object(value))
+        value = json_pack("{s:o}", "messages", value);
+    if (value && s->ignore)
+        keys_ignore(value, s->ignore);
+    bool ok = json_is_object(value) || fail("a sample must be a JSON object {...}");
+    if (ok && (!odd || keys_unmarked(value, LEVEL_RECORD, odd_number)))
         return value;
     json_decref(value);
-    fail("a sample must be a JSON object {...}");
     return NULL;
 }
 

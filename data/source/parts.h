@@ -66,13 +66,14 @@ struct shelf {
     const char *const *label;           /* "KEY.jpg", "KEY.0.png": without folders */
 };
 
-/* Parse one JSON object; duplicate keys and NULs in strings are refused, nesting ends
- * at jansson's limit.  With `turns` a list becomes {"messages": list}.  NULL: failed.
- * The caller json_decref()s it. */
-json_t *json_object_parse(struct bytes text, bool turns);
+/* Parse one JSON object, without the keys that the source ignores; duplicate keys and
+ * NULs in strings are refused, and outside harmless keys numbers that are none or too
+ * large (NaN, 1e999); nesting ends at jansson's limit.  With `turns` a list becomes
+ * {"messages": list}.  NULL: failed.  The caller json_decref()s it. */
+json_t *json_object_parse(const struct source *s, struct bytes text, bool turns);
 
 /* Keys.  What is null, "", [] or {} is as good as not there. */
-enum level { LEVEL_RECORD, LEVEL_TURN, LEVEL_PART, LEVELS };
+enum level { LEVEL_RECORD, LEVEL_TURN, LEVEL_PART, LEVELS, LEVEL_OTHER = LEVELS };
 extern const char *const *const keys_about[LEVELS];     /* harmless ones, NULL ends */
 bool value_filled(const json_t *value);
 bool key_filled(const json_t *object, const char *key);
@@ -82,6 +83,8 @@ MUST_USE bool keys_check(const json_t *object, enum level level,
                          const char *const *used);
 /* Removes the keys named in `words` at any depth. */
 void keys_ignore(json_t *value, const char *words);
+/* Does a text that begins with `mark` stand under no key but harmless ones? */
+MUST_USE bool keys_unmarked(const json_t *value, enum level level, const char *mark);
 bool word_listed(const char *words, const char *word);
 
 /* The text of an assistant's tool calls, `behind` other text. */

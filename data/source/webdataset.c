@@ -340,10 +340,8 @@ static bool webdataset_read(const struct source *s, int64_t index, struct arena 
     if (!group_read(s, &w->group[index], item, &c))
         return false;
     json_t *object = NULL;
-    if (c.json.at && !(object = json_object_parse(c.json, true)))
+    if (c.json.at && !(object = json_object_parse(s, c.json, true)))
         return fail_in("json");
-    if (object && s->ignore)
-        keys_ignore(object, s->ignore);
     bool ok = contents_sample(s, item, &c, object, out);
     json_decref(object);
     return ok;

@@ -1,7 +1,7 @@
 /* hf_json.c - keys are read with their range, or refused with what they hold. */
 #include "checkpoint/hf_json.h"
 
-#include "checkpoint/json_text.h"
+#include "base/json_text.h"
 
 #include <jansson.h>
 #include <stdarg.h>
@@ -11,7 +11,7 @@ bool json_read(const char *name, const char *json, int64_t size, json_t **out)
 {
     json_error_t error;
     struct arena a = arena_make("json");
-    struct bytes text = json_tamed(&a, (struct bytes){(char *)json, size});
+    struct bytes text = json_tamed(&a, (struct bytes){(char *)json, size}, "");
     *out = json_loadb(text.at, (size_t)text.size, 0, &error);
     arena_free(&a);
     if (!*out)

@@ -6,7 +6,7 @@
 
 #include "base/text.h"
 #include "checkpoint/hf_json.h"
-#include "checkpoint/json_text.h"
+#include "base/json_text.h"
 #include "checkpoint/strips.h"
 
 #include <jansson.h>

@@ -509,6 +509,59 @@ static void test_cases(void **state)
     scratch_remove(&s);
 }
 
+/* Numbers that JSON does not have, or 64 bits do not hold, are nobody's business under
+ * a key that is not read, and make a bad sample under any other. */
+static void test_odd_numbers(void **state)
+{
+    (void)state;
+    struct scratch s = scratch_make();
+    static const char *const number[] = {"NaN", "-Infinity", "1e999", "-1E+999",
+                                         "123456789012345678901234"};
+    static const struct { const char *format, *record, *bad; } test[] = {
+        {"openai", "{\"similarity\": %s, \"messages\": [{\"role\": \"user\", "
+         "\"content\": \"NaN\", \"timestamp\": %s}]}", NULL},
+        {"openai", "{\"meta\": {\"a\": [%s]}, \"messages\": [{\"role\": \"user\", "
+         "\"content\": [{\"type\": \"text\", \"id\": %s, \"text\": \"NaN\"}]}]}", NULL},
+        {"openai", "{\"mine\": {\"a\": [%s]}, \"messages\": [{\"role\": \"user\", "
+         "\"content\": \"NaN\", \"mine\": %s}]}", NULL},
+        {"openai", "{\"other\": %s, \"id\": %s, \"messages\": [{\"role\": \"user\", "
+         "\"content\": \"x\"}]}", "other: is the number "},
+        {"openai", "{\"id\": %s, \"messages\": [{\"role\": \"user\", "
+         "\"content\": %s}]}",
+         "messages: [0]: content: is the number "},
+        {"openai", "{\"messages\": [{\"role\": \"assistant\", \"content\": \"\", "
+         "\"weight\": %s, \"id\": %s}]}", "messages: [0]: weight: is the number "},
+        {"openai", "{\"id\": %s, \"messages\": [{\"role\": \"assistant\", "
+         "\"content\": \"\", "
+         "\"tool_calls\": [{\"name\": \"f\", \"arguments\": {\"id\": %s}}]}]}",
+         "tool_calls: [0]: arguments: id: is the number "},
+        {"alpaca", "{\"id\": %s, \"instruction\": \"x\", \"output\": %s}",
+         "output: is the number "},
+        {"openai", "{\"id\": %s, \"messages\": [{\"role\": \"user\", "
+         "\"content\": x%s}]}",
+         "not valid JSON: "},
+    };
+    for (int i = 0; i < COUNT(test); i++)
+        for (int k = 0; k < COUNT(number); k++) {
+            struct text record = text_make(&s.arena);
+            const char *from = test[i].record, *gap;
+            for (; (gap = strstr(from, "%s")); from = gap + 2) {
+                text_add_bytes(&record, from, gap - from);
+                text_add(&record, "%s", number[k]);
+            }
+            text_add(&record, "%s", from);
+            struct source_options o = {.path = scratch_text(&s, "n.jsonl", record.at),
+                                       .format = test[i].format, .ignore = "mine"};
+            struct source *source;
+            assert_ok(source_open(&s.arena, &o, &source));
+            const char *got = read_text(&s, source, 0);
+            if (test[i].bad ? !strstr(got, test[i].bad) : strcmp(got, "user[NaN]") != 0)
+                fail_msg("%s: %s", record.at, got);
+            source_close(source);
+        }
+    scratch_remove(&s);
+}
+
 /* What the source's 'ignore' names need not be read, at any depth; nothing else. */
 static void test_ignore(void **state)
 {
@@ -826,6 +879,7 @@ int main(void)
         cmocka_unit_test(test_images),      cmocka_unit_test(test_options),
         cmocka_unit_test(test_hash),        cmocka_unit_test(test_shrunk),
         cmocka_unit_test(test_cases),       cmocka_unit_test(test_ignore),
+        cmocka_unit_test(test_odd_numbers),
         cmocka_unit_test(test_foreign),     cmocka_unit_test(test_page),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /* json_text.c - walks JSON token by token; what is no JSON is passed on as it is. */
-#include "checkpoint/json_text.h"
+#include "base/json_text.h"
 
 #include "base/text.h"
 
@@ -48,17 +48,19 @@ static bool wild(const char *at, const char *end)
     return errno == ERANGE;
 }
 
-struct bytes json_tamed(struct arena *a, struct bytes text)
+struct bytes json_tamed(struct arena *a, struct bytes text, const char *mark)
 {
     struct text out = text_make(a);
-    const char *end = text.at + text.size;
+    const char *end = text.at + text.size, *from = text.at;
     for (const char *at = text.at, *next; at < end; at = next) {
         next = token_end(at, end);
-        const char *quote = wild(at, next) ? "\"" : "";
-        text_add(&out, "%s", quote);
-        text_add_bytes(&out, at, next - at);
-        text_add(&out, "%s", quote);
+        if (!wild(at, next))
+            continue;
+        text_add_bytes(&out, from, at - from);
+        text_add(&out, "\"%s%.*s\"", mark, (int)(next - at), at);
+        from = next;
     }
+    text_add_bytes(&out, from, end - from);
     return (struct bytes){out.at, out.size};
 }
 
