@@ -18,6 +18,7 @@ void dry_linear(struct stream *s, struct tensor x, struct tensor w,
     int64_t T = x.dim[0], D = x.dim[1], N = w.dim[0];
     LAW("linear", is_2d(x, T, D) && is_dense(w, N, D) && is_2d(y, T, N), x, w, y);
     LAW("linear", none_or(b, is_1d(b, N) && beta == 0), b, y);
+    LAW("linear", is_mix(x, w, y) && none_or(b, b.dtype == w.dtype), x, w, b, y);
     WORK(s, product(T, N, D), x, w, b, old(beta, y), y);
 }
 
@@ -27,6 +28,7 @@ void dry_linear_back(struct stream *s, struct tensor dy, struct tensor w,
     int64_t T = dy.dim[0], N = dy.dim[1], D = w.dim[1];
     LAW("linear_back", is_2d(dy, T, N) && is_dense(w, N, D) && is_2d(dx, T, D), dy, w,
         dx);
+    LAW("linear_back", is_mix(dx, w, dy), dy, w, dx);
     WORK(s, product(T, N, D), dy, w, old(beta, dx), dx);
 }
 
@@ -37,6 +39,7 @@ void dry_linear_weight(struct stream *s, struct tensor dy, struct tensor x,
     LAW("linear_weight", is_2d(dy, T, N) && is_2d(x, T, D), dy, x);
     LAW("linear_weight", none_or(dw, is_dense(dw, N, D)), dy, x, dw);
     LAW("linear_weight", none_or(db, is_1d(db, N)), dy, db);
+    LAW("linear_weight", is_wide(dy) || dy.dtype == x.dtype, dy, x);
     WORK(s, tensor_is(dw) ? product(T, N, D) : 0, dy, x, old(beta, dw), old(beta, db),
          dw, db);
 }
@@ -48,6 +51,7 @@ void dry_grouped(struct stream *s, struct tensor x, struct tensor w,
     LAW("grouped", is_dense(x, R, D) && is_3d(w, E, N, D) && is_dense(y, R, N), x, w,
         y);
     LAW("grouped", is_list(bound, E + 1), bound, w);
+    ALIKE("grouped", x, w, y);
     WORK_OF(s, grouped, product(R, N, D), x, w, bound, y);
 }
 
@@ -58,6 +62,7 @@ void dry_grouped_back(struct stream *s, struct tensor dy, struct tensor w,
     LAW("grouped_back", is_dense(dy, R, N) && is_3d(w, E, N, D) && is_dense(dx, R, D),
         dy, w, dx);
     LAW("grouped_back", is_list(bound, E + 1), bound, w);
+    ALIKE("grouped_back", dy, w, dx);
     WORK_OF(s, grouped, product(R, N, D), dy, w, bound, old(beta, dx), dx);
 }
 
@@ -68,6 +73,7 @@ void dry_grouped_weight(struct stream *s, struct tensor dy, struct tensor x,
     LAW("grouped_weight", is_dense(dy, R, N) && is_dense(x, R, D) && is_3d(dw, E, N, D),
         dy, x, dw);
     LAW("grouped_weight", is_list(bound, E + 1), bound, dw);
+    ALIKE("grouped_weight", dy, x);
     WORK_OF(s, grouped, product(R, N, D), dy, x, bound, old(beta, dw), dw);
 }
 
@@ -80,6 +86,7 @@ void dry_rmsnorm(struct stream *s, struct tensor x, struct tensor w, float eps,
     int64_t T = x.dim[0], N = r.dim[1], D = w.dim[0];
     LAW("rmsnorm", is_1d(w, D) && is_stat(r, T, N), w, r);
     LAW("rmsnorm", is_2d(x, T, N * D) && is_2d(y, T, N * D), x, w, y, r);
+    ALIKE("rmsnorm", x, w, y);
     WORK(s, 0, x, w, y, r);
 }
 
@@ -90,6 +97,7 @@ void dry_rmsnorm_back(struct stream *s, struct tensor x, struct tensor w,
     int64_t T = x.dim[0], N = r.dim[1], D = w.dim[0];
     LAW("rmsnorm_back", is_1d(w, D) && is_stat(r, T, N) && is_2d(x, T, N * D), x, w, r);
     LAW("rmsnorm_back", is_2d(dy, T, N * D) && is_2d(dx, T, N * D), x, dy, dx);
+    ALIKE("rmsnorm_back", x, w, dy, dx);
     WORK(s, 0, x, w, r, dy, old(beta, dx), dx);
 }
 
@@ -99,6 +107,7 @@ void dry_rmsnorm_weight(struct stream *s, struct tensor x, struct tensor r,
     int64_t T = x.dim[0], N = r.dim[1], D = dw.dim[0];
     LAW("rmsnorm_weight", is_1d(dw, D) && is_stat(r, T, N), r, dw);
     LAW("rmsnorm_weight", is_2d(x, T, N * D) && is_2d(dy, T, N * D), x, dy, r, dw);
+    ALIKE("rmsnorm_weight", x, dy);
     WORK(s, 0, x, r, dy, old(beta, dw), dw);
 }
 
@@ -111,6 +120,7 @@ void dry_layernorm(struct stream *s, struct tensor x, struct tensor w,
     LAW("layernorm", is_dense(x, T, D) && is_dense(y, T, D), x, y);
     LAW("layernorm", is_1d(w, D) && is_1d(b, D), x, w, b);
     LAW("layernorm", is_stat(m, T, 1) && is_stat(r, T, 1), x, m, r);
+    ALIKE("layernorm", x, w, b, y);
     WORK(s, 0, x, w, b, y, m, r);
 }
 
@@ -123,6 +133,7 @@ void dry_layernorm_back(struct stream *s, struct tensor x, struct tensor w,
         x, dy, dx);
     LAW("layernorm_back", is_1d(w, D) && is_stat(m, T, 1) && is_stat(r, T, 1), x, w, m,
         r);
+    ALIKE("layernorm_back", x, w, dy, dx);
     WORK(s, 0, x, w, m, r, dy, old(beta, dx), dx);
 }
 
@@ -135,6 +146,7 @@ void dry_layernorm_weight(struct stream *s, struct tensor x, struct tensor m,
     LAW("layernorm_weight", is_stat(m, T, 1) && is_stat(r, T, 1), x, m, r);
     LAW("layernorm_weight", none_or(dw, is_1d(dw, D)) && none_or(db, is_1d(db, D)), x,
         dw, db);
+    ALIKE("layernorm_weight", x, dy);
     WORK(s, 0, x, m, r, dy, old(beta, dw), old(beta, db), dw, db);
 }
 
@@ -146,7 +158,7 @@ void dry_rope_table(struct stream *s, struct tensor position,
 {
     int64_t T = position.dim[0], half = shape.heads_width / 2;
     LAW("rope_table", is_grid(position, T, shape.axial ? 4 : 3), position);
-    LAW("rope_table", is_dense(cos, T, half) && is_dense(sin, T, half), position, cos,
+    LAW("rope_table", is_stat(cos, T, half) && is_stat(sin, T, half), position, cos,
         sin);
     if (shape.axial)
         LAW("rope_table", shape.heads_width % 4 == 0, cos);
@@ -161,9 +173,10 @@ void dry_rope(struct stream *s, struct tensor x, struct tensor cos,
 {
     int64_t T = x.dim[0], half = cos.dim[1];
     LAW("rope", is_2d(x, T, x.dim[1]) && is_2d(y, T, x.dim[1]), x, y);
-    LAW("rope", is_dense(cos, T, half) && is_dense(sin, T, half), x, cos, sin);
+    LAW("rope", is_stat(cos, T, half) && is_stat(sin, T, half), x, cos, sin);
     LAW("rope", half > 0 && x.dim[1] % (2 * half) == 0, x, cos);
     LAW("rope", direction == 1 || direction == -1, x);
+    ALIKE("rope", x, y);
     WORK(s, 0, x, cos, sin, old(beta, y), y);
 }
 
@@ -186,6 +199,7 @@ static void attention_laws(const char *op, struct tensor q, struct tensor k,
     LAW(op, is_2d(k, T, groups * K) && is_2d(v, T, groups * K), q, k, v);
     LAW(op, is_list(bound, bound.dim[0]) && bound.dim[0] >= 1, bound);
     LAW(op, is_stat(lse, T, heads), q, lse);
+    ALIKE(op, q, k, v, o);
 }
 
 void dry_attention(struct stream *s, struct tensor q, struct tensor k,
@@ -210,6 +224,7 @@ void dry_attention_back(struct stream *s, struct tensor q, struct tensor k,
     LAW("attention_back", is_2d(dq, q.dim[0], q.dim[1]), q, dq);
     LAW("attention_back", is_2d(dk, k.dim[0], k.dim[1]), k, dk);
     LAW("attention_back", is_2d(dv, v.dim[0], v.dim[1]), v, dv);
+    ALIKE("attention_back", q, d_o, dq, dk, dv);
     WORK_OF(s, attention, 10 * (double)q.dim[1] * pairs_of(q.dim[0], causal), q, k, v,
             bound, o, lse, d_o, dq, dk, dv);
 }
@@ -239,6 +254,7 @@ static void part_laws(const char *op, struct tensor q, struct tensor k, struct t
     LAW(op, is_2d(k, N, groups * K) && is_2d(v, N, groups * K), q, k, v);
     LAW(op, is_list(bound, bound.dim[0]) && bound.dim[0] >= 1, bound);
     LAW(op, is_stat(lse, M, heads), q, lse);
+    ALIKE(op, q, k, v, o);
 }
 
 void dry_attention_part(struct stream *s, struct tensor q, struct tensor k,
@@ -272,6 +288,7 @@ void dry_attention_part_back(struct stream *s, struct tensor q, struct tensor k,
     LAW("attention_part_back", is_2d(dq, q.dim[0], q.dim[1]), q, dq);
     LAW("attention_part_back", is_2d(dk, k.dim[0], k.dim[1]), k, dk);
     LAW("attention_part_back", is_2d(dv, v.dim[0], v.dim[1]), v, dv);
+    ALIKE("attention_part_back", q, d_o, dq, dk, dv);
     WORK_OF(s, attention,
          10 * (double)q.dim[1] *
              part_pairs(q.dim[0], k.dim[0], first_q, first_k, causal),
@@ -292,6 +309,7 @@ void dry_attention_rows(struct stream *s, struct tensor q, struct tensor k,
     LAW("attention_rows", is_2d(q, T, heads * K) && is_dense(o, T, heads * K), q, o);
     LAW("attention_rows", is_2d(k, M, groups * K) && is_2d(v, M, groups * K), q, k, v);
     LAW("attention_rows", is_list(first, T) && is_list(last, T), q, first, last);
+    ALIKE("attention_rows", q, k, v, o);
     WORK_OF(s, attention, 4 * (double)q.dim[1] * (double)T * (double)M, q, k, v, first,
             last, o);
 }
@@ -302,6 +320,7 @@ void dry_swiglu(struct stream *s, struct tensor gu, struct tensor y)
 {
     LAW("swiglu", is_dense(gu, y.dim[0], 2 * y.dim[1]), gu, y);
     LAW("swiglu", is_dense(y, y.dim[0], y.dim[1]), gu, y);
+    ALIKE("swiglu", gu, y);
     WORK(s, 0, gu, y);
 }
 
@@ -311,6 +330,7 @@ void dry_swiglu_back(struct stream *s, struct tensor gu, struct tensor dy,
     LAW("swiglu_back", is_dense(dy, dy.dim[0], dy.dim[1]), gu, dy);
     LAW("swiglu_back", is_dense(gu, dy.dim[0], 2 * dy.dim[1]), gu, dy);
     LAW("swiglu_back", is_dense(dgu, dy.dim[0], 2 * dy.dim[1]), dgu, dy);
+    ALIKE("swiglu_back", gu, dy, dgu);
     WORK(s, 0, gu, dy, old(beta, dgu), dgu);
 }
 
@@ -319,6 +339,7 @@ void dry_gelu(struct stream *s, struct tensor x, bool exact, struct tensor y)
     (void)exact;
     LAW("gelu", is_dense(x, x.dim[0], x.dim[1]) && is_dense(y, x.dim[0], x.dim[1]), x,
         y);
+    ALIKE("gelu", x, y);
     WORK(s, 0, x, y);
 }
 
@@ -329,6 +350,7 @@ void dry_gelu_back(struct stream *s, struct tensor x, bool exact,
     LAW("gelu_back", is_dense(x, x.dim[0], x.dim[1]), x);
     LAW("gelu_back", is_dense(dy, x.dim[0], x.dim[1]), x, dy);
     LAW("gelu_back", is_dense(dx, x.dim[0], x.dim[1]), x, dx);
+    ALIKE("gelu_back", x, dy, dx);
     WORK(s, 0, x, dy, old(beta, dx), dx);
 }
 
@@ -338,6 +360,7 @@ void dry_gate(struct stream *s, struct tensor a, struct tensor x, struct tensor 
     int64_t T = y.dim[0], D = y.dim[1];
     LAW("gate", is_dense(a, T, D) && is_dense(x, T, D) && is_dense(y, T, D), a, x, y);
     LAW("gate", is_stat(z, T, 1), z, y);
+    ALIKE("gate", a, x, y);
     WORK(s, 0, a, x, z, y);
 }
 
@@ -348,12 +371,14 @@ void dry_gate_back(struct stream *s, struct tensor x, struct tensor z, struct te
     LAW("gate_back", is_dense(x, T, D) && is_dense(dy, T, D), x, dy);
     LAW("gate_back", is_stat(z, T, 1) && none_or(dz, is_stat(dz, T, 1)), z, dy, dz);
     LAW("gate_back", none_or(dx, is_dense(dx, T, D)), dy, dx);
+    ALIKE("gate_back", x, dy, dx);
     WORK(s, 0, x, z, dy, old(beta_x, dx), old(beta_z, dz), dx, dz);
 }
 
 void dry_add(struct stream *s, struct tensor a, struct tensor b, struct tensor y)
 {
     LAW("add", is_same(a, b) && is_same(a, y) && a.ndim == 2, a, b, y);
+    ALIKE("add", a, b, y);
     WORK(s, 0, a, b, y);
 }
 
@@ -362,6 +387,7 @@ void dry_axpby(struct stream *s, float alpha, struct tensor x, float beta,
 {
     LAW("axpby", is_same(x, y), x, y);
     LAW("axpby", x.ndim == 2 || (tensor_is_dense(x) && tensor_is_dense(y)), x, y);
+    LAW("axpby", alpha == 0 || x.dtype == y.dtype, x, y);
     WORK(s, 0, old(alpha, x), old(beta, y), y);
 }
 
@@ -370,6 +396,7 @@ void dry_bias(struct stream *s, struct tensor x, struct tensor b,
 {
     int64_t T = x.dim[0], N = x.dim[1];
     LAW("bias", is_dense(x, T, N) && is_dense(y, T, N) && is_1d(b, N), x, b, y);
+    ALIKE("bias", x, b, y);
     WORK(s, 0, x, b, y);
 }
 
@@ -383,7 +410,8 @@ void dry_bias_weight(struct stream *s, struct tensor dy, float beta,
 void dry_copy(struct stream *s, struct tensor x, struct tensor y)
 {
     int64_t columns = x.ndim == 2 ? x.dim[1] : 1;
-    LAW("copy", x.dtype == y.dtype && x.ndim == y.ndim, x, y);
+    LAW("copy", x.dtype == y.dtype || (floating(x) && floating(y)), x, y);
+    LAW("copy", x.ndim == y.ndim, x, y);
     LAW("copy", (x.ndim == 1 && tensor_is_dense(x) && tensor_is_dense(y)) ||
                     x.ndim == 2, x, y);
     LAW("copy", x.dim[0] == y.dim[0] && (x.ndim == 1 || y.dim[1] == columns), x, y);

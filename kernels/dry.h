@@ -29,7 +29,7 @@ static inline _Noreturn void broken(const char *op, const char *law, const char 
 
 static inline bool floating(struct tensor t)
 {
-    return t.dtype == DTYPE_F32 || t.dtype == DTYPE_BF16 || t.dtype == DTYPE_F16;
+    return t.dtype == DTYPE_F32 || t.dtype == DTYPE_BF16;
 }
 
 /* Two dimensions, of floating type; the rows may have a stride. */
@@ -55,10 +55,15 @@ static inline bool is_1d(struct tensor t, int64_t n)
     return t.ndim == 1 && floating(t) && t.dim[0] == n && tensor_is_dense(t);
 }
 
+static inline bool is_wide(struct tensor t)
+{
+    return t.dtype == DTYPE_F32;
+}
+
 /* Statistics and losses are f32 whatever the activations are. */
 static inline bool is_stat(struct tensor t, int64_t rows, int64_t columns)
 {
-    return is_dense(t, rows, columns) && t.dtype == DTYPE_F32;
+    return is_dense(t, rows, columns) && is_wide(t);
 }
 
 static inline bool is_list(struct tensor t, int64_t n)
@@ -78,6 +83,30 @@ static inline bool is_same(struct tensor a, struct tensor b)
     for (int i = 0; same && i < a.ndim; i++)
         same = a.dim[i] == b.dim[i];
     return same;
+}
+
+/* Those that are there are of one type: what is computed with is, but for what the laws
+ * below say, and weight gradients. */
+static inline bool alike(const struct tensor *t, int n)
+{
+    const struct tensor *first = NULL;
+    for (int i = 0; i < n; i++) {
+        if (first && tensor_is(t[i]) && t[i].dtype != first->dtype)
+            return false;
+        first = tensor_is(t[i]) ? &t[i] : first;
+    }
+    return true;
+}
+
+#define ALIKE(op, ...)                                                                 \
+    LAW(op, alike((const struct tensor[]){__VA_ARGS__},                                \
+                  COUNT(((const struct tensor[]){__VA_ARGS__}))), __VA_ARGS__)
+
+/* y = x w': y may be kept f32, and so may w then. */
+static inline bool is_mix(struct tensor x, struct tensor w, struct tensor y)
+{
+    return (y.dtype == x.dtype || is_wide(y)) &&
+           (w.dtype == x.dtype || w.dtype == y.dtype);
 }
 
 static inline bool none_or(struct tensor t, bool otherwise)

@@ -23,6 +23,7 @@ void dry_embed(struct stream *s, struct tensor id, struct tensor table,
     LAW("embed", is_list(id, y.dim[0]), id, y);
     LAW("embed", is_dense(table, table.dim[0], y.dim[1]), table, y);
     LAW("embed", is_dense(y, y.dim[0], y.dim[1]), y);
+    ALIKE("embed", table, y);
     WORK(s, 0, id, y, y);
 }
 
@@ -41,6 +42,7 @@ void dry_take(struct stream *s, struct tensor index, struct tensor from,
     LAW("take", is_list(index, y.dim[0]), index, y);
     LAW("take", is_dense(from, from.dim[0], y.dim[1]), from, y);
     LAW("take", is_dense(y, y.dim[0], y.dim[1]), y);
+    ALIKE("take", from, y);
     WORK(s, 0, index, y, old(beta, y), y);
 }
 
@@ -89,6 +91,7 @@ void dry_interpolate(struct stream *s, struct tensor x, struct tensor place,
     LAW("interpolate", is_grid(place, x.dim[0], 4), place, x);
     LAW("interpolate", is_dense(table, table.dim[0], x.dim[1]), table, x);
     LAW("interpolate", is_square(table.dim[0]), table);
+    ALIKE("interpolate", x, table, y);
     WORK(s, 0, x, place, y, y);
 }
 
@@ -111,7 +114,8 @@ void dry_router(struct stream *s, struct tensor z, struct tensor bias,
 {
     int64_t T = z.dim[0], E = z.dim[1], A = index.dim[1];
     LAW("router", is_stat(z, T, E) && is_stat(pi, T, E) && E > 0, z, pi);
-    LAW("router", none_or(bias, is_1d(bias, E)) && is_list(live, 1), z, bias, live);
+    LAW("router", none_or(bias, is_1d(bias, E) && is_wide(bias)), z, bias);
+    LAW("router", is_list(live, 1), live);
     LAW("router", is_grid(index, T, A) && is_stat(weight, T, A), z, index, weight);
     LAW("router", A >= 1 && A <= E, z, index);
     WORK(s, 0, z, bias, pi, index, weight);
@@ -239,6 +243,7 @@ void dry_gather_sum(struct stream *s, struct tensor place, struct tensor dy,
     int64_t T = dx.dim[0], D = dx.dim[1];
     LAW("gather_sum", is_grid(place, T, place.dim[1]), place, dx);
     LAW("gather_sum", is_dense(dy, dy.dim[0], D) && is_dense(dx, T, D), dy, dx);
+    ALIKE("gather_sum", dy, dx);
     WORK(s, 0, place, dy, old(beta, dx), dx);
 }
 
@@ -248,6 +253,7 @@ void dry_combine(struct stream *s, struct tensor x, struct tensor place,
     int64_t T = y.dim[0], D = y.dim[1], A = place.dim[1];
     LAW("combine", is_dense(x, x.dim[0], D) && is_dense(y, T, D), x, y);
     LAW("combine", is_grid(place, T, A) && is_stat(weight, T, A), place, weight);
+    ALIKE("combine", x, y);
     WORK(s, 0, x, place, weight, y);
 }
 
@@ -263,6 +269,7 @@ void dry_combine_back(struct stream *s, struct tensor x, struct tensor place,
     LAW("combine_back", is_list(source, R) && is_list(slot, R), x, source, slot);
     LAW("combine_back", none_or(dx, is_dense(dx, R, D)), x, dx);
     LAW("combine_back", none_or(dweight, is_stat(dweight, T, A)), dweight, place);
+    ALIKE("combine_back", x, dy, dx);
     WORK(s, 0, x, place, weight, source, slot, dy, dx, dweight);
 }
 
@@ -273,6 +280,7 @@ static void head_laws(const char *op, struct tensor x, struct tensor w,
 {
     int64_t T = x.dim[0], D = x.dim[1], V = w.dim[0];
     LAW(op, is_dense(x, T, D) && is_dense(w, V, D) && V > 0, x, w);
+    ALIKE(op, x, w);
     LAW(op, is_list(which, T), x, which);
     LAW(op, work.dtype == DTYPE_U8 && tensor_count(work) >= head_work(T, D, V), x, w,
         work);
@@ -300,6 +308,7 @@ void dry_head_loss_back(struct stream *s, struct tensor x, struct tensor w,
     LAW("head_loss_back", none_or(dloss, is_stat(dloss, 1, 1)), dloss);
     LAW("head_loss_back", none_or(dx, is_dense(dx, T, D)), x, dx);
     LAW("head_loss_back", none_or(dw, is_dense(dw, V, D)), w, dw);
+    ALIKE("head_loss_back", x, dx);
     WORK(s, product(T, V, D) * (1 + tensor_is(dx) + tensor_is(dw)), x, w, target, lse,
          old(beta_x, dx), dx, old(beta_w, dw), dw);
 }
@@ -330,6 +339,7 @@ void dry_head_part_back(struct stream *s, struct tensor x, struct tensor w,
     LAW("head_part_back", is_stat(dpart, T, 2), x, dpart);
     LAW("head_part_back", none_or(dx, is_dense(dx, T, D)), x, dx);
     LAW("head_part_back", none_or(dw, is_dense(dw, V, D)), w, dw);
+    ALIKE("head_part_back", x, dx);
     WORK(s, product(T, V, D) * (1 + tensor_is(dx) + tensor_is(dw)), x, w, target, part,
          dpart, old(beta_x, dx), dx, old(beta_w, dw), dw);
 }
@@ -385,8 +395,8 @@ void dry_adamw(struct stream *s, struct tensor g, struct adamw step,
 {
     (void)step;
     int64_t n = w.dim[0];
-    LAW("adamw", is_1d(g, n) && is_1d(w, n) && w.dtype == DTYPE_F32, g, w);
-    LAW("adamw", is_1d(m, n) && is_1d(v, n) && m.dtype == DTYPE_F32, w, m, v);
-    LAW("adamw", v.dtype == DTYPE_F32, v);
+    LAW("adamw", is_1d(g, n) && is_1d(w, n), g, w);
+    LAW("adamw", is_1d(m, n) && is_1d(v, n), w, m, v);
+    ALIKE("adamw", m, v);
     WORK(s, 0, g, w, m, v, w, m, v);
 }

@@ -12,9 +12,12 @@
  *  - *_back gives input gradients, *_weight gives weight gradients; apart, so that
  *    they can be scheduled apart.  Where an op has several gradient outputs, each has
  *    its own beta, and an absent tensor (tensor_none) means "not wanted".
- *  - Shapes are checked in dry.c only.  The last dimension is contiguous; the stride of
- *    the first may be larger (column slices) for tensors marked with a * in the
- *    comments; every other tensor is dense.
+ *  - Floating tensors are f32 or bf16: those of one op are alike, but for weight
+ *    gradients and what is f32 always (statistics, routing, losses; a product may keep
+ *    its result and weight f32).  Sums are f32 inside and rounded once.
+ *  - Shapes and types are checked in dry.c only.  The last dimension is contiguous; the
+ *    stride of the first may be larger (column slices) for tensors marked with a * in
+ *    the comments; every other tensor is dense.
  *  - Rows at and past the live count (`live`, i32[1]) are padding: their inputs are
  *    finite but meaningless, their outputs must be finite and are zero where said.
  *  - Reductions have a fixed order: the same inputs give the same bits, whatever the
@@ -43,6 +46,9 @@ struct adamw {
     float rate, beta1, beta2, epsilon, decay;
     float correct1, correct2;           /* 1 - beta^step */
     float scale;                        /* gradients times this first (clipping) */
+    uint64_t noise;                     /* of a w that is not f32: the key of the random
+                                         * bits that round element i, */
+    int64_t first;                      /* as number first + i */
 };
 
 struct ops {
@@ -188,7 +194,8 @@ struct ops {
     /* db = beta db + sum_t dy     dy* [T,N]  db [N] */
     void (*bias_weight)(struct stream *s, struct tensor dy, float beta,
                         struct tensor db);
-    /* y = x                       any type and equal shapes of 1-2 dims; y* x* */
+    /* y = x                       any equal shapes of 1-2 dims; y* x*; of one type, or
+     * both floating: then rounded to y's */
     void (*copy)(struct stream *s, struct tensor x, struct tensor y);
 
     /* ---- embeddings and placing rows ---- */
@@ -348,7 +355,8 @@ struct ops {
     /* out f64[1] = beta out + sum g g;  any shape */
     void (*square_sum)(struct stream *s, struct tensor g, float beta,
                        struct tensor out);
-    /* w, m, v [n] f32 in place from g [n] */
+    /* w, m, v [n] in place from g [n]; w not f32: rounded by chance (Gupta et al.,
+     * 2015), so that small steps are not lost */
     void (*adamw)(struct stream *s, struct tensor g, struct adamw step, struct tensor w,
                   struct tensor m, struct tensor v);
 };

@@ -8,7 +8,9 @@
 
 #include "kernels/ops.h"
 
-#define PROTOTYPE(name) extern __typeof__(*((struct ops *)0)->name) cpu_##name;
+/* cpu_*: of f32 tensors; narrow_*: of those and bf16 (narrow.c). */
+#define PROTOTYPE(name)                                                                \
+    extern __typeof__(*((struct ops *)0)->name) cpu_##name, narrow_##name;
 EACH_OP(PROTOTYPE)
 #undef PROTOTYPE
 

@@ -1,7 +1,7 @@
 /* table.c - the CPU device: its op table, and the two loops most of its ops run in. */
 #include "kernels/cpu/cpu.h"
 
-#define ENTRY(op) .op = cpu_##op,
+#define ENTRY(op) .op = narrow_##op,
 const struct ops ops_cpu = {.name = "cpu", EACH_OP(ENTRY)};
 #undef ENTRY
 

@@ -50,7 +50,8 @@ struct state { const char *path; struct manifest manifest; };
 MUST_USE bool state_open(struct arena *a, const char *root, int64_t step,
                          struct state *out);
 /* Reads the elements of `want` after checking type, shape and the hash of every block
- * they lie in.  Needs memory for a block and a list, whatever the tensor's size. */
+ * they lie in; one floating type becomes another.  Needs memory for a block and a
+ * list, whatever the tensor's size. */
 MUST_USE bool state_read(const struct state *s, const struct state_piece *want,
                          void *to);
 /* Every hash of the files that are `share` of `shares` (0 of 1: of all). */

@@ -165,21 +165,42 @@ static bool slice_read(struct reader *r, const struct manifest_tensor *t,
     return ok;
 }
 
-/* So much at a time that the list of copies stays short, however narrow boxes are. */
+static void retype(struct arena *a, const struct manifest_tensor *t, const void *from,
+                   enum dtype dtype, void *to, int64_t count)
+{
+    float *f32 = arena_room(a, sizeof *f32 * (size_t)count);
+    dtype_to_f32(t->dtype, from, f32, count);
+    dtype_from_f32(dtype, f32, to, count);
+}
+
+/* So much at a time that the list of copies stays short, however narrow boxes are; and
+ * so little that another type fits beside it. */
 static bool elements_read(struct reader *r, const struct manifest_tensor *t,
                           const struct state_piece *want, char *to)
 {
-    enum { COPIES = 1 << 13 };
+    enum { COPIES = 1 << 13, BESIDE = 1 << 18 };
+    struct arena a = arena_make("elements");
+    bool same = t->dtype == want->dtype, ok = true;
     int64_t row = MIN(box_row(&want->box), box_row(&t->piece[0].box));
-    int64_t most = MAX(row, 1) * COPIES, from = want->part.from;
-    bool ok = true;
+    int64_t most = same ? MAX(row, 1) * COPIES : BESIDE, from = want->part.from;
+    char *raw = same ? NULL : arena_room(&a, (size_t)(most * dtype_bytes(t->dtype)));
+    struct arena_mark mark = arena_mark(&a);
     for (; from < want->part.to && ok; from += most) {
         struct shard slice = {.box = want->box,
                               .part = {from, MIN(from + most, want->part.to)}};
-        ok = slice_read(r, t, &slice,
-                        to + (from - want->part.from) * dtype_bytes(t->dtype));
+        char *at = to + (from - want->part.from) * dtype_bytes(want->dtype);
+        ok = slice_read(r, t, &slice, same ? at : raw);
+        if (ok && !same)
+            retype(&a, t, raw, want->dtype, at, slice.part.to - from);
+        arena_reset(&a, mark);
     }
+    arena_free(&a);
     return ok;
+}
+
+static bool floating(enum dtype d)
+{
+    return d == DTYPE_F32 || d == DTYPE_BF16 || d == DTYPE_F16;
 }
 
 static bool shape_differs(const struct state *s, const struct manifest_tensor *t,
@@ -199,7 +220,9 @@ static bool piece_read(const struct state *s, const struct state_piece *want, vo
     const struct manifest_tensor *t = manifest_find(&s->manifest, want->name);
     if (!t)
         return fail("checkpoint: %s has no tensor '%s'", s->path, want->name);
-    if (t->dtype != want->dtype || t->ndim != want->box.ndim ||
+    bool fits = t->dtype == want->dtype ||
+                (floating(t->dtype) && floating(want->dtype));
+    if (!fits || t->ndim != want->box.ndim ||
         memcmp(t->dim, want->box.dim, sizeof *t->dim * (size_t)t->ndim))
         return shape_differs(s, t, want);
     struct reader r = reader_make(s);

@@ -68,6 +68,14 @@ uint16_t bf16_from_f32(float x)
     return (uint16_t)(((bits & 0x7FFFFFFF) > 0x7F800000 ? nan : even) >> 16);
 }
 
+uint16_t bf16_by_chance(float x, uint16_t noise)
+{
+    uint32_t bits = bits_of(x);
+    if ((bits & 0x7F800000) == 0x7F800000)      /* infinity, NaN */
+        return bf16_from_f32(x);
+    return (uint16_t)((bits + noise) >> 16);
+}
+
 float f16_to_f32(uint16_t x)
 {
     uint32_t sign = (uint32_t)(x & 0x8000) << 16, exponent = x >> 10 & 31;

@@ -17,6 +17,8 @@ const char *dtype_safetensors(enum dtype d);
 /* IEEE bfloat16 and float16, round to nearest even; NaN stays NaN. */
 float bf16_to_f32(uint16_t x);
 uint16_t bf16_from_f32(float x);
+/* Up with the chance that is what is cut off, where `noise` is 16 even random bits. */
+uint16_t bf16_by_chance(float x, uint16_t noise);
 float f16_to_f32(uint16_t x);
 uint16_t f16_from_f32(float x);
 /* `count` elements of a floating type to f32 and back. */

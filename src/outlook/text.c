@@ -35,16 +35,25 @@ static void parameters_print(const struct outlook *o, const struct session *s,
              (long long)s->recipe->batch_rows, o->tokens, p->mbs);
 }
 
+static void types_print(const struct session *s, struct text *t)
+{
+    const struct precision *x = &s->precision;
+    if (s->compute == DTYPE_F32 && x->moment == DTYPE_F32 && x->gradient == DTYPE_F32) {
+        text_add(t, "types: f32 throughout\n");
+        return;
+    }
+    text_add(t, "types: %s activations and working weights (router, statistics and "
+                "losses f32), %s, %s moments, %s gradients\n", dtype_name[s->compute],
+             s->compute == DTYPE_F32 || x->masters ? "f32 masters" : "no masters",
+             dtype_name[x->moment], dtype_name[x->gradient]);
+}
+
 static void head_print(const struct outlook *o, const struct outlook_stage *s,
                        struct text *t)
 {
     const struct hardware *h = &o->hardware;
     text_add(t, "hardware %s: %s\n", h->name, h->source);
-    if (h->compute == DTYPE_BF16)
-        text_add(t, "types: bf16 activations and working weights (router, statistics "
-                    "and losses f32), f32 masters, moments and gradients\n");
-    else
-        text_add(t, "types: f32 throughout\n");
+    types_print(&s->session, t);
     if (s->session.plan->wire != DTYPE_F32)
         text_add(t, "gradients travel as %s (routers' as f32), sums are f32\n",
                  dtype_name[s->session.plan->wire]);

@@ -439,22 +439,34 @@ struct tensor machine_moment(const struct machine *m, int param, int which)
     return state_view(m, m->plan->moment[which], param);
 }
 
+/* The buffer; -1: there is no such thing of the param, or it is another stage's. */
+static int held_buffer(const struct plan *p, enum held what, int param)
+{
+    const struct param *x = &p->graph->param[param];
+    const int *const held[] = {p->weight, p->gradient, p->moment[0], p->moment[1],
+                               p->master};
+    int buffer = held[what][x->unit];
+    if (what == HELD_MASTER && (buffer < 0 || !x->trainable))
+        return p->weight[x->unit];
+    return what == HELD_WEIGHT || x->trainable ? buffer : -1;
+}
+
+enum dtype plan_held_dtype(const struct plan *p, enum held what, int param)
+{
+    int buffer = held_buffer(p, what, param);
+    return buffer < 0 ? DTYPE_F32 : p->buffer[buffer].dtype;
+}
+
 struct tensor machine_own(const struct machine *m, enum held what, int param,
                           struct stretch *part)
 {
     const struct plan *p = m->plan;
     const struct param *x = &p->graph->param[param];
-    const int *const held[] = {p->weight, p->gradient, p->moment[0], p->moment[1],
-                               p->master};
-    int unit = held[what][x->unit];
+    int buffer = held_buffer(p, what, param);
     *part = (struct stretch){0, 0};
-    if (what == HELD_MASTER && (unit < 0 || !x->trainable))
-        unit = p->weight[x->unit];
-    else if (what != HELD_WEIGHT && !x->trainable)
-        unit = -1;
-    if (unit < 0)
+    if (buffer < 0)
         return tensor_none();
-    const struct buffer *b = &p->buffer[unit];
+    const struct buffer *b = &p->buffer[buffer];
     struct flat f = unit_flat(p, x->unit);
     *part = param_own(p, param);
     int64_t from = x->offset + part->from;      /* in the unit, then in the shard */

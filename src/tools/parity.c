@@ -113,10 +113,11 @@ static bool encode(struct arena *a, const struct inputs *in,
 static struct parity_grad grad_summary(const char *name, struct tensor g)
 {
     struct parity_grad out = {.name = name};
-    const float *at = g.data;
     for (int64_t k = 0; k < tensor_count(g); k++) {
-        out.norm += (double)at[k] * (double)at[k];
-        out.sum += (double)at[k];
+        float x;
+        dtype_to_f32(g.dtype, (char *)g.data + k * dtype_bytes(g.dtype), &x, 1);
+        out.norm += (double)x * x;
+        out.sum += x;
     }
     out.norm = sqrt(out.norm);
     return out;

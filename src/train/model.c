@@ -190,7 +190,11 @@ void model_table(const struct model *m, struct text *t)
 
 struct feed feed_make(struct arena *a, const struct model *m)
 {
-    return (struct feed){.input = NEW(a, int32_t, m->capacity.tokens)};
+    struct feed f = {.input = NEW(a, int32_t, m->capacity.tokens)};
+    int pixels = m->in.pixels;
+    if (pixels != NONE && m->graph.value[pixels].dtype != DTYPE_F32)
+        f.pixels = arena_room(a, (size_t)value_bytes(&m->graph.value[pixels]));
+    return f;
 }
 
 static void bind(struct machine *machine, int value, int mb, const void *data)
@@ -211,7 +215,13 @@ void feed_row(struct feed *f, struct machine *machine, const struct model *m, in
     bind(machine, m->in.target, mb, row->target);
     bind(machine, m->in.position, mb, row->position);
     bind(machine, m->in.segment, mb, row->segment);
-    bind(machine, m->in.pixels, mb, row->pixels);
+    const void *pixels = row->pixels;   /* NULL: nobody reads them */
+    if (f->pixels && pixels) {
+        const struct value *v = &m->graph.value[m->in.pixels];
+        dtype_from_f32(v->dtype, row->pixels, f->pixels, value_count(v));
+        pixels = f->pixels;
+    }
+    bind(machine, m->in.pixels, mb, pixels);
     bind(machine, m->in.live, mb, &row->live);
     bind(machine, m->in.scale, mb, &f->scale);
     bind(machine, m->in.share, mb, &f->share);

@@ -63,6 +63,7 @@ int64_t model_parameters(const struct model *m, bool trainable_only);
 /* The inputs of one microbatch: borrowed from the row, except what is made here. */
 struct feed {
     int32_t *input;                     /* ids, -1 where an image feature goes */
+    void *pixels;                       /* of a type that rows have not; else NULL */
     float scale, share;
 };
 struct feed feed_make(struct arena *a, const struct model *m);

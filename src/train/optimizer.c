@@ -2,6 +2,7 @@
 #include "train/optimizer.h"
 
 #include "base/log.h"
+#include "base/random.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -86,6 +87,8 @@ bool optimizer_step(const struct recipe *r, const struct model *m,
         return true;
     double clip = r->optim_clip > 0 ? MIN(r->optim_clip / (u.grad_norm + 1e-6), 1) : 1;
     double count = (double)(updates + 1);
+    uint64_t noise = random_bits(random_key((uint64_t)r->run_seed, "rounding"),
+                                 (uint64_t)updates);
     struct adamw h = {
         .beta1 = (float)r->optim_beta1, .beta2 = (float)r->optim_beta2,
         .epsilon = (float)r->optim_epsilon, .scale = (float)clip,
@@ -100,9 +103,14 @@ bool optimizer_step(const struct recipe *r, const struct model *m,
             continue;
         h.rate = (float)(u.rate * part_rate(r, p->part));
         h.decay = p->decay ? (float)r->optim_decay : 0;
-        ops->adamw(stream, grad, h, machine_own(machine, HELD_WEIGHT, i, &part),
-                   machine_own(machine, HELD_FIRST, i, &part),
+        h.noise = random_bits(noise, (uint64_t)i);
+        h.first = part.from;
+        struct tensor weight = machine_own(machine, HELD_WEIGHT, i, &part);
+        struct tensor master = machine_own(machine, HELD_MASTER, i, &part);
+        ops->adamw(stream, grad, h, master, machine_own(machine, HELD_FIRST, i, &part),
                    machine_own(machine, HELD_SECOND, i, &part));
+        if (master.data != weight.data)
+            ops->copy(stream, master, weight);
     }
     return true;
 }

@@ -11,6 +11,11 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+static enum dtype dtype_of(const char *choice)
+{
+    return strcmp(choice, dtype_name[DTYPE_BF16]) ? DTYPE_F32 : DTYPE_BF16;
+}
+
 static const char *or_null(const char *text)
 {
     return *text ? text : NULL;
@@ -190,8 +195,12 @@ static bool session_make(struct session *s, bool trains)
     struct capacity capacity = capacity_of(recipe, &config);
     struct model_purpose purpose =
         purpose_train(recipe, &config, trains ? frozen : all);
+    if (strcmp(recipe->precision_compute, "auto"))
+        s->compute = dtype_of(recipe->precision_compute);
     purpose.dtype = s->compute;
-    s->precision = (struct precision){DTYPE_F32, DTYPE_F32, true};
+    s->precision = (struct precision){
+        dtype_of(recipe->precision_gradients), dtype_of(recipe->precision_moments),
+        recipe->precision_masters};
     model_record(&s->arena, &config, &capacity, &purpose,
                  s->crew ? &s->crew->mesh : NULL, s->rank ? s->rank->rank : 0,
                  &s->model);

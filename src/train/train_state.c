@@ -2,6 +2,7 @@
 #include "train/train_state.h"
 
 #include "base/text.h"
+#include "train/weights.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -9,14 +10,14 @@
 
 /* ---- tensors ---- */
 
-/* Weights under their own names, moments under "first." and "second.".  `saves`: what
- * this rank alone writes, else all it stores; of every tensor a piece, maybe empty, in
- * the same order on all ranks. */
+/* Weights (their masters, where they have some) under their own names, moments under
+ * "first." and "second.".  `saves`: what this rank alone writes, else all it stores; of
+ * every tensor a piece, maybe empty, in the same order on all ranks. */
 static int64_t pieces_list(const struct session *s, struct arena *a, bool saves,
                            struct state_piece **out)
 {
     static const struct { const char *prefix; enum held what; } kind[] = {
-        {"", HELD_WEIGHT}, {"first.", HELD_FIRST}, {"second.", HELD_SECOND},
+        {"", HELD_MASTER}, {"first.", HELD_FIRST}, {"second.", HELD_SECOND},
     };
     const struct graph *g = &s->model.graph;
     struct state_piece *piece = NEW(a, struct state_piece, COUNT(kind) * g->nparam + 1);
@@ -26,14 +27,16 @@ static int64_t pieces_list(const struct session *s, struct arena *a, bool saves,
             const struct param *p = &g->param[i];
             struct stretch own, part = saves ? param_duty(s->plan, i)
                                              : param_own(s->plan, i);
-            if (kind[k].what != HELD_WEIGHT && !p->trainable)
+            if (kind[k].what != HELD_MASTER && !p->trainable)
                 continue;
+            enum dtype dtype = plan_held_dtype(s->plan, kind[k].what, i);
             piece[n] = (struct state_piece){
                 .name = arena_text(a, "%s%s", kind[k].prefix, p->name),
-                .dtype = DTYPE_F32, .box = p->box, .part = part};
+                .dtype = dtype, .box = p->box, .part = part};
             if (s->machine && part.from < part.to) {
                 struct tensor t = machine_own(s->machine, kind[k].what, i, &own);
-                piece[n].data = (float *)t.data + (part.from - own.from);
+                piece[n].data =
+                    (char *)t.data + (part.from - own.from) * dtype_bytes(dtype);
             }
             n++;
         }
@@ -154,6 +157,8 @@ static bool load(struct session *s, struct arena *a, const struct state *state,
                   m->tensors, count);
     for (int64_t i = 0; i < count && ok; i++)
         ok = state_read(state, &piece[i], piece[i].data);
+    if (ok)
+        weights_follow(&s->model, s->machine);
     return ok;
 }
 

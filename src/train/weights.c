@@ -5,12 +5,53 @@
 
 static const int64_t file_bytes = 5000000000;   /* of an exported weight file */
 
+/* ---- what a machine holds of a param, as f32: there itself, or beside it ---- */
+
+struct filling {
+    struct arena arena;                 /* of the copy beside it */
+    struct tensor own;
+    struct stretch part;
+    float *at;                          /* [part] to be filled */
+};
+
+static struct filling filling_begin(struct machine *machine, int param)
+{
+    struct filling f = {.arena = arena_make("weights")};
+    f.own = machine_own(machine, HELD_MASTER, param, &f.part);
+    f.at = f.own.dtype == DTYPE_F32
+               ? f.own.data
+               : arena_room(&f.arena, sizeof(float) * (size_t)tensor_count(f.own));
+    return f;
+}
+
+static void filling_end(struct filling *f)
+{
+    if (f->own.dtype != DTYPE_F32)
+        dtype_from_f32(f->own.dtype, f->at, f->own.data, tensor_count(f->own));
+    arena_free(&f->arena);
+}
+
+void weights_follow(const struct model *m, struct machine *machine)
+{
+    for (int i = 0; i < m->graph.nparam; i++) {
+        struct stretch part;
+        struct tensor master = machine_own(machine, HELD_MASTER, i, &part);
+        struct tensor weight = machine_own(machine, HELD_WEIGHT, i, &part);
+        if (tensor_is(weight) && master.data != weight.data)
+            dtype_from_f32(weight.dtype, master.data, weight.data,
+                           tensor_count(weight));
+    }
+}
+
+/* ---- made and loaded ---- */
+
 void weights_fresh(const struct model *m, struct machine *machine, uint64_t seed)
 {
     for (int i = 0; i < m->graph.nparam; i++) {
         const struct param *p = &m->graph.param[i];
-        struct stretch part;
-        float *at = machine_own(machine, HELD_WEIGHT, i, &part).data;
+        struct filling f = filling_begin(machine, i);
+        struct stretch part = f.part;
+        float *at = f.at;
         uint64_t key = random_key(seed, p->name);
         for (int64_t k = part.from; k < part.to; k++) {
             uint64_t place = (uint64_t)box_global(&p->box, k);
@@ -18,7 +59,9 @@ void weights_fresh(const struct model *m, struct machine *machine, uint64_t seed
                                     ? (float)(p->deviation * random_normal(key, place))
                                     : p->initial == INITIAL_ONE ? 1.0f : 0.0f;
         }
+        filling_end(&f);
     }
+    weights_follow(m, machine);
 }
 
 /* Rank 0 looks at the folder first, for all. */
@@ -38,11 +81,12 @@ bool weights_load(const struct model *m, struct machine *machine, const char *fo
     if (ok) {
         ok = weights_check(m, machine, &f);
         for (int i = 0; i < m->graph.nparam && ok; i++) {
-            struct stretch part;
-            struct tensor own = machine_own(machine, HELD_WEIGHT, i, &part);
-            ok = hf_load(&f, &m->graph.param[i], part, own.data);
+            struct filling own = filling_begin(machine, i);
+            ok = hf_load(&f, &m->graph.param[i], own.part, own.at);
+            filling_end(&own);
         }
         hf_close(&f);
+        weights_follow(m, machine);
     }
     arena_free(&a);
     return ok;
@@ -56,8 +100,10 @@ static bool weight_get(void *arg, int64_t param, struct stretch part, float *to)
 {
     const struct exporter *x = arg;
     struct stretch own;
-    const float *at = machine_own(x->machine, HELD_WEIGHT, (int)param, &own).data;
-    memcpy(to, at + (part.from - own.from), sizeof *to * (size_t)(part.to - part.from));
+    struct tensor t = machine_own(x->machine, HELD_MASTER, (int)param, &own);
+    const char *at = t.data;
+    dtype_to_f32(t.dtype, at + (part.from - own.from) * dtype_bytes(t.dtype), to,
+                 part.to - part.from);
     return true;
 }
 

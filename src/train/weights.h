@@ -12,6 +12,8 @@ void weights_fresh(const struct model *m, struct machine *machine, uint64_t seed
 /* Each rank takes its own part; all call it. */
 MUST_USE bool weights_load(const struct model *m, struct machine *machine,
                            const char *folder);
+/* Every weight that has a master is rounded from it: after masters were filled. */
+void weights_follow(const struct model *m, struct machine *machine);
 /* A Hugging Face folder: config and other files from `from`.  Each rank writes its own
  * part; all call it. */
 MUST_USE bool weights_export(const struct model *m, const struct machine *machine,

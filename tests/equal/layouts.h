@@ -18,6 +18,7 @@
 #include "tests/model/case.h"
 #include "train/balance.h"
 #include "train/optimizer.h"
+#include "train/weights.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -31,7 +32,8 @@ struct trial {
     bool zero_bubble;
     const char *stages;                 /* NULL: equal work */
     struct sharding sharding;
-    enum dtype wire;                    /* of gradients; 0: f32 */
+    enum dtype compute, wire;           /* of gradients; 0: f32 */
+    struct precision precision;
     const char *recompute, *offload;    /* NULL: none */
     bool weave, overlap, delay, keep_weights, lanes;
     double slack;                       /* 0: 1 */
@@ -173,20 +175,27 @@ static inline void layout_wrong(struct layout_run *x, const char *what,
     pthread_mutex_unlock(&x->lock);
 }
 
+static inline void *layout_at(struct tensor own, int64_t i)
+{
+    return (char *)own.data + i * dtype_bytes(own.dtype);
+}
+
 static inline void layout_weights(const struct model *m, struct machine *machine)
 {
     for (int i = 0; i < m->graph.nparam; i++) {
         const struct param *p = &m->graph.param[i];
         struct stretch part;
-        float *at = machine_own(machine, HELD_WEIGHT, i, &part).data;
+        struct tensor own = machine_own(machine, HELD_MASTER, i, &part);
         uint64_t key = random_key(11, p->name);
         for (int64_t k = part.from; k < part.to; k++) {
             float u = (float)random_normal(key, (uint64_t)box_global(&p->box, k));
-            at[k - part.from] = p->initial == INITIAL_ONE    ? 1 + 0.1f * u
-                                : p->initial == INITIAL_ZERO ? 0.05f * u
-                                                             : 0.15f * u;
+            float x = p->initial == INITIAL_ONE    ? 1 + 0.1f * u
+                      : p->initial == INITIAL_ZERO ? 0.05f * u
+                                                   : 0.15f * u;
+            dtype_from_f32(own.dtype, &x, layout_at(own, k - part.from), 1);
         }
     }
+    weights_follow(m, machine);
 }
 
 /* Speakers write; then everyone looks whether it has the same bits. */
@@ -199,20 +208,21 @@ static inline bool layout_gather(struct layout_run *x, const struct model *m,
         for (int i = 0; i < m->graph.nparam; i++) {
             const struct param *p = &m->graph.param[i];
             struct stretch part;
-            const float *at = machine_own(machine, what, i, &part).data;
+            struct tensor own = machine_own(machine, what, i, &part);
             bool mine = phase > 0 || param_speaks(machine_plan(machine), i);
             if (part.from == part.to || !mine)
                 continue;
             bool same = true;
             for (int64_t k = part.from; k < part.to; k++) {
-                float *place = &to[i][box_global(&p->box, k)];
+                float *place = &to[i][box_global(&p->box, k)], has;
+                dtype_to_f32(own.dtype, layout_at(own, k - part.from), &has, 1);
                 if (phase == 0)
-                    *place = at[k - part.from];
+                    *place = has;
                 else
-                    same &= memcmp(place, &at[k - part.from], sizeof *place) == 0;
+                    same &= memcmp(place, &has, sizeof has) == 0;
             }
             if (!same)
-                layout_wrong(x, what == HELD_WEIGHT ? "other bits in weight"
+                layout_wrong(x, what == HELD_MASTER ? "other bits in weight"
                                                     : "other bits in gradient",
                              p->name, rank);
         }
@@ -273,6 +283,7 @@ static inline struct model_purpose layout_purpose(const struct layout_run *x,
     o.loss = true;
     p.decoder = o;
     p.vision = x->trial->vision;
+    p.dtype = x->trial->compute;
     return p;
 }
 
@@ -308,6 +319,7 @@ static inline struct plan *layout_plan(struct arena *a, const struct layout_run 
     return plan_build(a, &m->graph, &(struct plan_options){
         .stages = cut, .stage = stage, .order = order, .policy = policy,
         .moments = 2, .sharding = &x->trial->sharding, .wire = x->trial->wire,
+        .precision = x->trial->precision,
         .output = output, .outputs = outputs, .state = state});
 }
 
@@ -431,7 +443,7 @@ static inline bool layout_steps(struct layout_seat *s)
         feed[mb] = feed_make(&a, &s->model);
     for (int step = 0; step < LAYOUT_UPDATES && ok; step++)
         ok = layout_update(s, &a, feed, step);
-    ok = ok && layout_gather(s->x, &s->model, s->machine, HELD_WEIGHT,
+    ok = ok && layout_gather(s->x, &s->model, s->machine, HELD_MASTER,
                              s->x->out->weight, s->rank);
     arena_free(&a);
     return ok && machine_evidence(s->machine);
@@ -553,14 +565,16 @@ static inline char *layout_text(struct arena *a, const struct trial *t)
                       "chunks %d zero bubble %d stages %s ring %d dispatcher %d, "
                       "sharding state %d weights %d each %d prefetch %d, keep %d weave "
                       "%d overlap %d delay %d lanes %d, recompute %s, offload %s, "
-                      "frozen %x", l->world, l->pp, l->dp, l->cp, l->tp, l->ep, l->etp,
-                      l->replicate, MAX(t->chunks, 1), t->zero_bubble,
+                      "frozen %x, %s masters %d", l->world, l->pp, l->dp, l->cp,
+                      l->tp, l->ep, l->etp, l->replicate, MAX(t->chunks, 1),
+                      t->zero_bubble,
                       t->stages ? t->stages : "equal", t->options.cp_ring,
                       t->options.dispatcher, t->sharding.state, t->sharding.weights,
                       t->sharding.each, t->sharding.prefetch, t->keep_weights, t->weave,
                       t->overlap, t->delay, t->lanes,
                       t->recompute ? t->recompute : "none",
-                      t->offload ? t->offload : "none", t->frozen);
+                      t->offload ? t->offload : "none", t->frozen,
+                      dtype_name[t->compute], t->precision.masters);
 }
 
 static inline bool layout_near(double is, double want)

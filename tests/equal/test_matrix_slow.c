@@ -1,5 +1,6 @@
 /* test_matrix_slow.c - slow: every line of the matrix, or those that match the
- * pattern given as argument ("*pp2*zb*"); the same bits with lanes and without. */
+ * pattern given as argument ("*pp2*zb*"); the same bits with lanes and without; and all
+ * of it computed in bf16. */
 #include "equal/matrix.h"
 
 static void lanes_change_nothing(void **state)
@@ -16,16 +17,22 @@ static void lanes_change_nothing(void **state)
 
 int main(int argc, char **argv)
 {
-    struct CMUnitTest test[2 * COUNT(matrix)];
+    struct CMUnitTest test[3 * COUNT(matrix)];
     shared_make();
     int n = matrix_tests(false, test);
     for (int i = 0; i < n; i++) {
         test[n + i] = test[i];
         test[n + i].test_func = lanes_change_nothing;
     }
+    matrix_tests(false, &test[2 * n]);
+    for (int i = 2 * n; i < 3 * n; i++) {
+        struct entry *e = test[i].initial_state;
+        e->trial.compute = DTYPE_BF16;
+        e->trial.precision.masters = true;
+    }
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
-    int failed = _cmocka_run_group_tests("matrix", test, 2 * (size_t)n, NULL, NULL);
+    int failed = _cmocka_run_group_tests("matrix", test, 3 * (size_t)n, NULL, NULL);
     shared_free();
     return failed;
 }

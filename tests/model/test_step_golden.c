@@ -2,7 +2,8 @@
  * absolute numbers: images and captions from files, packed in uneven rows, two a step;
  * losses with one denominator, router losses, clipping, warmup and decay of the rate,
  * the router bias; four steps of which one is not finite and changes nothing; the
- * weights after them, and with these the loss of held-out samples.
+ * weights after them, and with these the loss of held-out samples.  In f32, and in bf16
+ * with f32 masters, within what rounding there does.
  *
  * tests/ref/make_step_golden.py made the numbers from the same files.  Initial weights
  * come from a formula both know, with one row of the embeddings that is not a number:
@@ -73,7 +74,7 @@ static void write_model(struct arena *a, const char *folder)
 }
 
 static void run(struct arena *a, const char *folder, const json_t *j, const char *name,
-                const char *model, const char *more)
+                const char *model, const char *export, const char *compute)
 {
     const json_t *r = json_object_get(j, "recipe");
     const char *path = path_join(a, folder, "recipe.yaml");
@@ -105,7 +106,8 @@ static void run(struct arena *a, const char *folder, const json_t *j, const char
         number(r, "steps"));
     assert_ok(file_replace(path, yaml, (int64_t)strlen(yaml)));
     struct recipe recipe;
-    assert_ok(recipe_read(a, path, &more, 1, &recipe));
+    const char *const more[] = {export, compute};
+    assert_ok(recipe_read(a, path, more, COUNT(more), &recipe));
     assert_ok(train(&recipe, &(struct allowed){0}));
 }
 
@@ -179,12 +181,13 @@ static void compare_weights(struct arena *a, const char *folder, const json_t *w
     safetensors_close(&s);
 }
 
-static void compare_steps(struct arena *a, const char *path, const json_t *want)
+static void compare_steps(struct arena *a, const char *path, const json_t *want,
+                          bool narrow)
 {
     static const char *const exact[] = {"supervised_tokens", "useful_tokens"};
-    static const struct { const char *key; double tolerance; } figure[] = {
-        {"loss", 2e-6}, {"aux_loss", 2e-6}, {"z_loss", 2e-6}, {"grad_norm", 1e-5},
-        {"expert_load_max_over_mean", 1e-6},
+    static const struct { const char *key; double tolerance, narrow; } figure[] = {
+        {"loss", 2e-6, 5e-3}, {"aux_loss", 2e-6, 1.5e-2}, {"z_loss", 2e-6, 1e-2},
+        {"grad_norm", 1e-5, 3e-2}, {"expert_load_max_over_mean", 1e-6, 0.1},
     };
     struct bytes file;
     assert_ok(file_read(a, path, 1 << 20, &file));
@@ -207,12 +210,13 @@ static void compare_steps(struct arena *a, const char *path, const json_t *want)
             const char *key = figure[k].key;
             if (json_is_true(json_object_get(w, "skipped")))
                 continue;
-            double x = number(w, key);
-            near(what, key, number(m, key), x, figure[k].tolerance * fmax(fabs(x), 1));
+            double x = number(w, key), size = fmax(fabs(x), 1);
+            near(what, key, number(m, key), x,
+                 size * (narrow ? figure[k].narrow : figure[k].tolerance));
         }
         if (json_object_get(w, "eval_loss"))
             near(what, "eval_loss", number(m, "eval_loss"), number(w, "eval_loss"),
-                 1e-5);
+                 narrow ? 5e-2 : 1e-5);
         json_decref(m);
     }
     assert_int_equal(skipped, 1);
@@ -231,19 +235,26 @@ static void test_steps_are_transformers_steps(void **state)
     log_set(LOG_WARN, 0);
     write_data(&a, path_join(&a, folder, "data"), json_object_get(j, "data"));
     write_model(&a, path_join(&a, folder, "model"));
-    run(&a, folder, j, "fresh", path_join(&a, folder, "model"), "train.steps=1");
+    run(&a, folder, j, "fresh", path_join(&a, folder, "model"), "train.steps=1",
+        "precision.compute=f32");
     const char *first = path_join(&a, folder, "runs/fresh/model");
     write_weights(&a, first, (uint64_t)number(j, "salt"), (int)number(j, "poison"));
     compare_weights(&a, first, json_object_get(j, "before"), secret, 1e-7);
 
-    run(&a, folder, j, "golden", first, "checkpoint.export=false");
-    compare_steps(&a, path_join(&a, folder, "runs/golden/metrics.jsonl"),
-                  json_object_get(j, "steps"));
-    const char *last = path_join(&a, folder, "last");
-    assert_ok(convert(&(struct convert_options){
-        .from = path_join(&a, folder, "runs/golden/checkpoints/step-4"), .to = last,
-        .force = true, .shard_bytes = 1 << 30}));
-    compare_weights(&a, last, json_object_get(j, "after"), secret, 2e-5);
+    for (int narrow = 0; narrow < 2; narrow++) {
+        const char *name = narrow ? "bf16" : "f32";
+        const json_t *want = narrow ? json_object_get(j, name) : j;
+        run(&a, folder, j, name, first, "checkpoint.export=false",
+            arena_text(&a, "precision.compute=%s", name));
+        compare_steps(&a, arena_text(&a, "%s/runs/%s/metrics.jsonl", folder, name),
+                      json_object_get(want, "steps"), narrow);
+        const char *last = path_join(&a, folder, arena_text(&a, "last-%s", name));
+        assert_ok(convert(&(struct convert_options){
+            .from = arena_text(&a, "%s/runs/%s/checkpoints/step-4", folder, name),
+            .to = last, .force = true, .shard_bytes = 1 << 30}));
+        compare_weights(&a, last, json_object_get(want, "after"), secret,
+                        narrow ? 8e-2 : 2e-5);
+    }
     json_decref(j);
     assert_ok(folder_remove(folder));
     arena_free(&a);

@@ -171,7 +171,7 @@ static void rows_at(int64_t T, int64_t D)
            cpu->router(&stream, z, tensor_none(), live, pi, index, weight));
     double sum;
     struct tensor square = tensor_1d(&sum, DTYPE_F64, 1);
-    struct adamw step = {0.1f, 0.9f, 0.99f, 1e-8f, 0.1f, 0.1f, 0.01f, 1};
+    struct adamw step = {0.1f, 0.9f, 0.99f, 1e-8f, 0.1f, 0.1f, 0.01f, 1, 0, 0};
     REPORT("  adamw, 4M", 16e6, cpu->adamw(&stream, g, step, weights, mean, root));
     REPORT("  square_sum, 4M", 16e6, cpu->square_sum(&stream, g, 0, square));
 }

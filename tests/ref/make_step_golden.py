@@ -1,6 +1,7 @@
 """Four training steps of a small Qwen3-VL-MoE by `transformers` and torch's AdamW, for
 test_step_golden.c: two uneven rows a step, one of them not finite; and the loss of
-held-out samples after them.
+held-out samples after them.  Twice: in f32, and computed in bf16 with f32 masters, routers and
+losses.
 
     python tests/ref/make_step_golden.py PROGRAM       # from the repository's root
 
@@ -8,6 +9,7 @@ Writes tests/model/golden/step/expected.json.  Ids, labels, pixels, losses, grad
 schedule and updates are made here; PROGRAM only says which samples share a row
 (`data sample`).  Router losses are of each row, weighted by its tokens (docs/numerics.md).
 """
+import copy
 import glob
 import json
 import math
@@ -119,13 +121,13 @@ class Router(family.Qwen3VLMoeTextTopKRouter):
 
     def forward(self, x):
         x = x.reshape(-1, self.hidden_dim)
-        logits = torch.nn.functional.linear(x, self.weight)
+        logits = torch.nn.functional.linear(x.to(self.weight.dtype), self.weight)
         p = torch.softmax(logits, dim=-1, dtype=torch.float)
         _, chosen = torch.topk(p + self.choose, self.top_k, dim=-1)
         value = p.gather(1, chosen)
         value = value / value.sum(dim=-1, keepdim=True)
         self.seen.append((logits, chosen))
-        return logits, value.to(logits.dtype), chosen
+        return logits, value.to(x.dtype), chosen
 
 
 def model_of(config, poison):
@@ -140,11 +142,31 @@ def model_of(config, poison):
         size = 0.2 if norm else 0.1 if name.endswith(".bias") else 0.3
         p.copy_((norm + size * u(k + SALT, p.numel())).reshape(p.shape))
     params["model.language_model.embed_tokens.weight"].data[poison] = float("nan")
+    return model.train()
+
+
+def routers_of(model, config):
     routers = [m for m in model.modules() if isinstance(m, Router)]
     for r in routers:
         r.choose = torch.zeros(config.text_config.num_experts)
         r.seen = []
-    return model.train(), routers
+    return routers
+
+
+def follow(working, masters):
+    """Weights that compute, rounded from their masters; routers' are f32 themselves."""
+    if working is not masters:
+        for p, m in zip(working.parameters(), masters.parameters()):
+            p.data.copy_(m.data)
+
+
+def narrow_of(masters):
+    working = copy.deepcopy(masters).to(torch.bfloat16)
+    for m in working.modules():
+        if isinstance(m, Router):
+            m.float()
+    follow(working, masters)
+    return working
 
 
 def row_losses(model, routers, row, config):
@@ -212,8 +234,23 @@ def main():
             with open(f, "rb") as a, open(f"{folder}/model/{os.path.basename(f)}", "wb") as b:
                 b.write(a.read())
         rows = rows_of(sys.argv[1], folder, f"{folder}/model")
-    model, routers = model_of(config, poison)
-    before = summary(model)
+    out = {"made_with": f"transformers {transformers.__version__}, torch {torch.__version__}, CPU",
+           "prompt": PROMPT, "recipe": R, "salt": SALT, "secret": SECRET, "poison": poison,
+           "data": [{"image": i, "caption": caption(n, i)} for n, i in enumerate(IMAGES)]}
+    for narrow in (False, True):
+        model = model_of(config, poison)
+        before = summary(model)
+        steps = train(model, narrow_of(model) if narrow else model, config, sample, rows)
+        after = {"steps": steps, "after": summary(model)}
+        out |= {"bf16": after} if narrow else {"before": before, **after}
+    with open(f"{FOLDER}/expected.json", "w", encoding="utf8") as f:
+        json.dump(out, f, indent=1)
+        f.write("\n")
+
+
+def train(model, working, config, sample, rows):
+    """The steps, as metrics.jsonl has them; `model` holds the masters of `working`."""
+    routers = routers_of(working, config)
     groups = {}
     for name, p in model.named_parameters():
         key = (p.dim() > 1, "mlp.gate.weight" in name)
@@ -226,12 +263,14 @@ def main():
     steps = []
     for step in range(1, R["steps"] + 1):
         mine = [[sample[n] for n in row] for row in rows[R["rows"] * (step - 1):R["rows"] * step]]
-        parts = [row_losses(model, routers, row, config) for row in mine]
+        parts = [row_losses(working, routers, row, config) for row in mine]
         supervised, live = (sum(p[i] for p in parts) for i in (1, 2))
         ce = sum(p[0] for p in parts) / supervised
         aux, z = (sum(p[i] * p[2] / live for p in parts) for i in (3, 4))
-        optimizer.zero_grad()
+        working.zero_grad()
         (ce + R["aux_coef"] * aux + R["z_coef"] * z).backward()
+        for p, m in zip(working.parameters(), model.parameters()):
+            m.grad = p.grad.float()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), R["clip"]).item()
         counts = [sum(p[5][layer] for p in parts) for layer in range(len(routers))]
         load = max((c.max() / c.float().mean()).item() for c in counts)
@@ -240,6 +279,7 @@ def main():
             for g in optimizer.param_groups:
                 g["lr"] = rate(step) * (R["lr_router"] if g["router"] else 1)
             optimizer.step()
+            follow(working, model)
             for r, c in zip(routers, counts):
                 r.choose += R["bias_rate"] * torch.sign(c.float().mean() - c)
         steps.append({"supervised_tokens": supervised, "useful_tokens": live,
@@ -253,16 +293,10 @@ def main():
                 s[key] = None
     assert [s["skipped"] for s in steps].count(True) == 1
     with torch.no_grad():               # one denominator there as well
-        parts = [row_losses(model, routers, [sample[n]], config)[:2] for n in held]
+        parts = [row_losses(working, routers, [sample[n]], config)[:2] for n in held]
     steps[-1]["eval_loss"] = sum(p[0] for p in parts).item() / sum(p[1] for p in parts)
     print("eval", held, [p[1] for p in parts], steps[-1]["eval_loss"])
-    out = {"made_with": f"transformers {transformers.__version__}, torch {torch.__version__}, CPU",
-           "prompt": PROMPT, "recipe": R, "salt": SALT, "secret": SECRET, "poison": poison,
-           "data": [{"image": i, "caption": caption(n, i)} for n, i in enumerate(IMAGES)],
-           "steps": steps, "before": before, "after": summary(model)}
-    with open(f"{FOLDER}/expected.json", "w", encoding="utf8") as f:
-        json.dump(out, f, indent=1)
-        f.write("\n")
+    return steps
 
 
 main()

@@ -338,6 +338,7 @@ static void test_needs(void **state)
          NULL},
         {"parallel.delay_weights", "true", "parallel.zero_bubble", "true", "false",
          "2"},
+        {"precision.masters", "false", "precision.compute", "f32", "bf16", NULL},
         {"vision.capacity", "1.5", "vision.balance", "none", "images", NULL},
         {"moe.overlap_shared", "true", "parallel.ep", "1", "2", NULL},
         {"moe.dispatcher", "allgather", "parallel.ep", "1", "2", NULL},
