@@ -259,10 +259,13 @@ static bool fruitful(const struct loader *l, int64_t fruitless, bool unscored,
                            "all of them silenced?)" : "", name, why);
 }
 
-/* Book a sample that cannot be used; fails where policy or limits say so. */
+/* Book a sample that cannot be used; fails where policy or limits say so, and where the
+ * machine could not read it. */
 static bool leave_out(struct loader *l, struct ready *r, const struct item *it)
 {
     const char *name = it->encoded.name, *why = it->why.message;
+    if (it->why.error)
+        return fail_raise(&it->why) || fail_in("data: sample %s", name);
     left_add(r, name, why);
     l->books.dropped++;
     l->fruitless++;
@@ -338,6 +341,8 @@ static void row_finish(const struct loader *l, struct ready *r)
     for (int i = 0; i < r->count; i++) {
         const struct item *it = r->item[i];
         r->broken[i] = it->cause != CAUSE_NONE;
+        if (it->why.error)
+            r->why = it->why;
         if (!r->broken[i]) {
             good[n++] = &it->encoded;
             continue;
@@ -537,6 +542,8 @@ bool loader_open(struct arena *a, const struct loader_options *o,
 static bool row_judge(struct loader *l, struct ready *r, const struct ready *before)
 {
     int64_t at = r->nleft;
+    if (r->why.error)                   /* the machine's, no sample's */
+        return fail_raise(&r->why) || fail_in("data");
     for (int i = 0; i < r->count; i++)
         at -= r->broken[i];
     for (int i = 0; i < r->count; i++) {

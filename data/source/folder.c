@@ -150,7 +150,7 @@ static bool folder_read(const struct source *s, int64_t index, struct arena *ite
     const char *path = caption_path(item, out->name);
     if (!image_named(out->name, false))
         return fail("a caption, but no image of that name beside it");
-    if (file_size(path) < 0)
+    if (!file_exists(path) && (errno == ENOENT || errno == ENOTDIR))
         return fail("no caption, expected it in %s%s", base_name(path),
                     list_hint(item, out->name));
     struct bytes caption;

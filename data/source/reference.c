@@ -174,12 +174,14 @@ bool image_source_read(struct arena *item, const struct image_source *from,
     REQUIRE(!from->path == !!from->data.at);
     *out = from->data;
     if (from->path && !file_read(item, from->path, IMAGE_BYTES, out)) {
+        int error = fail_machine_error();
         const char *at = strstr(fail_message(), from->path);    /* named once here */
         at = at ? at + strlen(from->path) : ": cannot be read";
         fail("image %s%s", from->name, at);
         if (from->from && !file_exists(from->path))
             fail("%s; paths start at %s, or where data.sources.N.images says",
                  fail_message(), from->from);
+        fail_machine(error);
         return fail_kind(FAULT_DATA);
     }
     if (out->size > 0)

@@ -62,9 +62,11 @@ bool file_range(struct arena *item, int fd, int64_t offset, int64_t size,
         ssize_t n = pread(fd, out->at + done, (size_t)(size - done), offset + done);
         if (n < 0 && errno == EINTR)
             continue;
-        if (n < 0)
-            return fail("read at byte %lld: %s", (long long)(offset + done),
-                        strerror(errno));
+        if (n < 0) {
+            int error = errno;
+            fail("read at byte %lld: %s", (long long)(offset + done), strerror(error));
+            return fail_machine(error);
+        }
         if (n == 0)
             return fail("the file ends at byte %lld, expected %lld bytes from %lld on",
                         (long long)(offset + done), (long long)size, (long long)offset);

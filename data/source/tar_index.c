@@ -323,8 +323,11 @@ bool tar_index_fresh(const struct tar_index *x, int fd)
 {
     struct stat st;
     int64_t size, mtime;
-    if (fstat(fd, &st) != 0)
-        return fail("stat: %s", strerror(errno));
+    if (fstat(fd, &st) != 0) {
+        int error = errno;
+        fail("stat: %s", strerror(error));
+        return fail_machine(error);
+    }
     shard_stat(&st, &size, &mtime);
     if (size == x->shard_size && mtime == x->mtime)
         return true;

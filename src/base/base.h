@@ -65,8 +65,14 @@ bool fail_kind(enum fault kind);
 const char *fail_message(void);
 enum fault fail_fault(void);
 void fail_clear(void);
+/* Say which errno is behind the kept message; return false.  The machine's (it has no
+ * descriptors left, a disk's error) is kept until the next fail(): what was asked for is
+ * not at fault, and nothing else would fare better.  Names that lead to nothing, or to
+ * what may not be read, are not. */
+bool fail_machine(int error);
+int fail_machine_error(void);                           /* 0: none of the machine's */
 /* Carry a failure from one thread to another: take it there, raise it here. */
-struct failure { enum fault fault; char message[1024]; };
+struct failure { enum fault fault; int error; char message[1024]; };
 void fail_take(struct failure *to);
 bool fail_raise(const struct failure *from);            /* returns false */
 

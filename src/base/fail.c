@@ -2,6 +2,7 @@
 #include "base/base.h"
 #include "base/text.h"
 
+#include <errno.h>
 #include <execinfo.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -18,6 +19,7 @@ bool fail(const char *fmt, ...)
     va_end(args);
     memcpy(kept.message, text, sizeof text);
     kept.fault = FAULT_NONE;
+    kept.error = 0;
     return false;
 }
 
@@ -48,6 +50,22 @@ bool fail_kind(enum fault kind)
     if (kept.fault == FAULT_NONE)
         kept.fault = kind;
     return false;
+}
+
+bool fail_machine(int error)
+{
+    static const int name[] = {ENOENT, ENOTDIR, EACCES, EPERM, ELOOP, ENAMETOOLONG,
+                               EISDIR, EINVAL, ENXIO, EILSEQ};
+    kept.error = error;
+    for (int i = 0; i < COUNT(name); i++)
+        if (error == name[i])
+            kept.error = 0;
+    return false;
+}
+
+int fail_machine_error(void)
+{
+    return kept.error;
 }
 
 const char *fail_message(void)

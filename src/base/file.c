@@ -17,9 +17,11 @@
 
 static bool file_fail(const char *action, const char *path)
 {
-    if (errno == ENOMEM)
+    int error = errno;
+    if (error == ENOMEM)
         memory_out(0);
-    return fail("file: %s %s: %s", action, path, strerror(errno));
+    fail("file: %s %s: %s", action, path, strerror(error));
+    return fail_machine(error);
 }
 
 /* ---- one way to open a file ---- */

@@ -399,7 +399,8 @@ static void survey_progress(struct survey *v)
                  seen / MAX(now - v->begun, 1e-9));
 }
 
-static void sample_survey(const struct session *s, int part, int64_t index,
+/* Fails where it is the machine that could not read. */
+static bool sample_survey(const struct session *s, int part, int64_t index,
                           struct survey *v)
 {
     struct arena item = arena_make("sample");
@@ -408,6 +409,10 @@ static void sample_survey(const struct session *s, int part, int64_t index,
     enum cause cause = CAUSE_BAD;
     if (source_read(s->source[part], index, &item, &sample))
         cause = sample_encode(&s->loader, &sample, &item, &item, &e);
+    if (cause == CAUSE_BAD && fail_machine_error()) {
+        arena_free(&item);
+        return fail_kind(FAULT_DATA);
+    }
     v->samples++;
     v->too_long += cause == CAUSE_TOO_LONG;
     v->no_loss += cause == CAUSE_NO_LOSS;
@@ -430,6 +435,7 @@ static void sample_survey(const struct session *s, int part, int64_t index,
     }
     arena_free(&item);
     survey_progress(v);
+    return true;
 }
 
 /* Would training go on?  By data.bad and data.too_long. */
@@ -463,8 +469,8 @@ bool inspect_data(const struct recipe *r, void (*tell)(const char *text))
     for (int part = 0; ok && part < s.nsource; part++)
         v.all += source_count(s.source[part]);
     for (int part = 0; ok && part < s.nsource; part++)
-        for (int64_t i = 0; i < source_count(s.source[part]); i++)
-            sample_survey(&s, part, i, &v);
+        for (int64_t i = 0; ok && i < source_count(s.source[part]); i++)
+            ok = sample_survey(&s, part, i, &v);
     for (int part = 0; ok && part < s.nsource; part++)
         if (source_remark(s.source[part]))
             text_add(&t, "%s\n", source_remark(s.source[part]));

@@ -62,7 +62,8 @@ bool samples_pick(struct session *s, const struct mix *mix, int64_t count,
         enum cause cause = sample_try(s, mix_part(mix, at.part), at.index, a, out);
         if (cause == CAUSE_NONE || cause == CAUSE_NO_LOSS)
             ++*n;
-        else if (cause == CAUSE_BAD && s->loader.bad == BAD_FAIL)
+        else if (cause == CAUSE_BAD &&
+                 (s->loader.bad == BAD_FAIL || fail_machine_error()))
             return fail_in("sample %s", out->name) || fail_kind(FAULT_DATA);
         else
             left_out_say(s, out->name, fail_message());

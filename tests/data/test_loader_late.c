@@ -2,6 +2,9 @@
  * image found bad or changed only then costs its own sample alone. */
 #include "data/loader_case.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 /* A picture whose header is whole and whose pixels are not. */
 static void picture_break(struct data *d, int i)
 {
@@ -86,12 +89,10 @@ static void broken_pixels_cost_their_own_sample(void **state)
     data_close(&d);
 }
 
-/* Large files are read again when their row is chosen; one that is another by then is
- * a bad sample. */
-static void large_files_are_read_twice(void **state)
+/* Twelve pictures of noise, whose files are too large to be kept. */
+static void large_open(struct data *d)
 {
-    (void)state;
-    struct data d = data_write(12);
+    *d = data_write(12);
     struct arena a = arena_make("noise");
     int side = 700;
     uint8_t *rgb = NEW(&a, uint8_t, 3 * side * side);
@@ -101,12 +102,23 @@ static void large_files_are_read_twice(void **state)
     for (int i = 0; i < 12; i++) {
         png_image image = {.version = PNG_IMAGE_VERSION, .format = PNG_FORMAT_RGB};
         image.width = image.height = (png_uint_32)side;
-        assert_true(png_image_write_to_file(&image, path_of(&d, i, "png"), 0, rgb, 0,
+        assert_true(png_image_write_to_file(&image, path_of(d, i, "png"), 0, rgb, 0,
                                             NULL));
     }
-    assert_true(file_size(path_of(&d, 0, "png")) > 1 << 20);
-    data_open(&d);
-    d.options.positions = 12;
+    assert_true(file_size(path_of(d, 0, "png")) > 1 << 20);
+    arena_free(&a);
+    data_open(d);
+    d->options.positions = 12;
+}
+
+/* Large files are read again when their row is chosen; one that is another by then is
+ * a bad sample. */
+static void large_files_are_read_twice(void **state)
+{
+    (void)state;
+    struct data d;
+    large_open(&d);
+    struct arena a = arena_make("test");
     struct tape *t = tape_run(&d.options, NULL);
     assert_int_equal(t->sum.samples, 12);
     struct loader *l;
@@ -128,6 +140,50 @@ static void large_files_are_read_twice(void **state)
     loader_close(l);
     arena_free(&a);
     tape_free(t);
+    data_close(&d);
+}
+
+/* From here on no file can be opened: the limit was as returned. */
+static struct rlimit descriptors_end(void)
+{
+    struct rlimit was, none;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &was), 0);
+    int next = dup(STDERR_FILENO);
+    assert_true(next > 0);
+    close(next);
+    none = (struct rlimit){(rlim_t)next, was.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
+    return was;
+}
+
+/* A sample is not bad because the machine has no file descriptor left: the run ends,
+ * whatever data.bad says, and says why.  So when it is measured, and when its pixels
+ * are read (in a window that holds all, the others are measured by then). */
+static void what_the_machine_cannot_is_no_bad_sample(void **state)
+{
+    (void)state;
+    struct data d;
+    large_open(&d);
+    for (int i = 0; i < 3; i++) {
+        struct loader *l;
+        const struct row *r;
+        struct cursor at;
+        bool end = false;
+        d.options.window = i == 2 ? 12 : 4;
+        assert_ok(loader_open(&d.arena, &d.options, NULL, &l));
+        if (i)
+            assert_ok(loader_next(l, &r, &end));
+        struct rlimit was = descriptors_end();
+        bool ok = loader_next(l, &r, &end);
+        assert_int_equal(setrlimit(RLIMIT_NOFILE, &was), 0);
+        assert_false(ok);
+        assert_non_null(strstr(fail_message(), "Too many open files"));
+        assert_non_null(strstr(fail_message(), d.folder));
+        assert_int_equal(fail_fault(), FAULT_DATA);
+        loader_cursor(l, &at);
+        assert_int_equal(at.bad, 0);
+        loader_close(l);
+    }
     data_close(&d);
 }
 
@@ -168,6 +224,7 @@ int main(void)
         cmocka_unit_test(what_waits_is_not_decoded),
         cmocka_unit_test(broken_pixels_cost_their_own_sample),
         cmocka_unit_test(large_files_are_read_twice),
+        cmocka_unit_test(what_the_machine_cannot_is_no_bad_sample),
         cmocka_unit_test(what_is_held_out_is_never_in_a_row),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

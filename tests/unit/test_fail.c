@@ -3,6 +3,7 @@
 
 #include "base/queue.h"
 
+#include <errno.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -61,6 +62,33 @@ static void test_failures_travel_between_threads(void **state)
     assert_int_equal(fail_fault(), FAULT_RANK);
 }
 
+/* Which errno is behind a message stays with it, whatever stands in front, until the
+ * next; a name that leads nowhere is no fault of the machine's. */
+static void test_machine(void **state)
+{
+    (void)state;
+    static const int name[] = {ENOENT, ENOTDIR, EACCES, ELOOP, ENAMETOOLONG};
+    static const int machine[] = {EMFILE, ENFILE, EIO, ESTALE, ENOSPC};
+    for (int i = 0; i < COUNT(machine); i++) {
+        fail("read");
+        assert_false(fail_machine(machine[i]));
+        fail_in("file");
+        fail_kind(FAULT_DATA);
+        struct failure kept;
+        fail_take(&kept);
+        fail("another");
+        assert_int_equal(fail_machine_error(), 0);
+        fail_raise(&kept);
+        assert_int_equal(fail_machine_error(), machine[i]);
+        assert_string_equal(fail_message(), "file: read");
+        fail_machine(name[i]);
+        assert_int_equal(fail_machine_error(), 0);
+    }
+    fail_machine(EIO);
+    fail_clear();
+    assert_int_equal(fail_machine_error(), 0);
+}
+
 static void test_a_bug_ends_with_code_70(void **state)
 {
     (void)state;
@@ -93,6 +121,7 @@ int main(void)
         cmocka_unit_test(test_message_context_and_kind),
         cmocka_unit_test(test_long_messages_are_cut_not_overrun),
         cmocka_unit_test(test_failures_travel_between_threads),
+        cmocka_unit_test(test_machine),
         cmocka_unit_test(test_a_bug_ends_with_code_70),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
