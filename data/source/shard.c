@@ -12,6 +12,7 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 enum { BLOCK = 512 };                   /* of a tar */
 
@@ -19,9 +20,11 @@ struct shard {                          /* the one being written */
     const struct shard_options *options;
     const char *folder;                 /* FOLDER.part */
     char *path;
-    int fd;
+    struct file file;
     struct archive *tar;                /* NULL: none is open */
-    int64_t size;
+    int64_t size;                       /* of its members */
+    int64_t written;                    /* bytes, and their hash */
+    XXH64_state_t *hash;
     struct shard_report *report;
 };
 
@@ -95,24 +98,71 @@ static bool tar_fail(const struct shard *w)
                 strerror(archive_errno(w->tar)));
 }
 
+static la_ssize_t shard_put(struct archive *tar, void *arg, const void *from,
+                            size_t size)
+{
+    struct shard *w = arg;
+    ssize_t n;
+    do
+        n = write(w->file.fd, from, size);
+    while (n < 0 && errno == EINTR);
+    if (n < 0) {
+        archive_set_error(tar, errno, "%s", strerror(errno));
+        return -1;
+    }
+    XXH64_update(w->hash, from, (size_t)n);
+    w->written += n;
+    return n;
+}
+
 static bool shard_open(struct shard *w, struct arena *run)
 {
     const char *prefix = w->options->prefix ? w->options->prefix : "shard";
     w->path = arena_text(run, "%s/%s-%06lld.tar", w->folder, prefix,
                          (long long)w->report->shards);
-    if (!file_descriptor(w->path, O_WRONLY | O_CREAT | O_EXCL, &w->fd))
+    w->file = (struct file){-1, w->path};
+    if (!file_descriptor(w->path, O_WRONLY | O_CREAT | O_EXCL, &w->file.fd))
         return false;
     w->tar = archive_write_new();
-    REQUIRE(w->tar);
-    w->size = 0;
+    w->hash = XXH64_createState();
+    REQUIRE(w->tar && w->hash);
+    XXH64_reset(w->hash, 0);
+    w->size = w->written = 0;
     w->report->shards++;
     if (archive_write_set_format_ustar(w->tar) == ARCHIVE_OK &&
-        archive_write_open_fd(w->tar, w->fd) == ARCHIVE_OK)
+        archive_write_set_bytes_in_last_block(w->tar, 1) == ARCHIVE_OK &&
+        archive_write_open(w->tar, w, NULL, shard_put, NULL) == ARCHIVE_OK)
         return true;
     return tar_fail(w);
 }
 
-/* Ends the file, puts it on disk, reads it back for its index. */
+/* Does the file hold what was written?  A write may say so and lose it. */
+static bool shard_holds(const struct shard *w, uint64_t hash)
+{
+    struct bytes all;
+    if (!file_map(w->path, &all))
+        return false;
+    bool same = all.size == w->written && XXH64(all.at, (size_t)all.size, 0) == hash;
+    int64_t size = all.size;
+    file_unmap(&all);
+    return same || fail("%s: holds other bytes than were written: %lld, expected %lld",
+                        w->path, (long long)size, (long long)w->written);
+}
+
+/* Reads the shard for its index, which must be kept beside it. */
+static bool shard_index(const struct shard *w)
+{
+    struct arena a = arena_make("index");
+    struct tar_index index;
+    const char *path = arena_text(&a, "%s.idx", w->path);
+    bool ok = tar_index_open(&a, w->path, &index) &&
+              (file_exists(path) || fail("%s: could not be written (%s)", path,
+                                         fail_message()));
+    arena_free(&a);
+    return ok;
+}
+
+/* Ends the file, puts it on disk, reads it back. */
 static bool shard_finish(struct shard *w)
 {
     if (!w->tar)
@@ -120,14 +170,9 @@ static bool shard_finish(struct shard *w)
     bool ok = archive_write_close(w->tar) == ARCHIVE_OK || tar_fail(w);
     archive_write_free(w->tar);
     w->tar = NULL;
-    if (ok && fsync(w->fd) != 0)
-        ok = fail("%s: sync: %s", w->path, strerror(errno));
-    close(w->fd);
-    struct arena a = arena_make("index");
-    struct tar_index index;
-    ok = ok && tar_index_open(&a, w->path, &index);
-    arena_free(&a);
-    return ok;
+    uint64_t hash = XXH64_digest(w->hash);
+    XXH64_freeState(w->hash);
+    return file_sync(&w->file, ok) && shard_holds(w, hash) && shard_index(w);
 }
 
 static bool member_write(struct shard *w, const char *key, const struct member *m)
@@ -197,9 +242,11 @@ static bool samples_write(const struct source *from, struct shard *w, struct are
         struct sample s;
         struct member *m;
         if (sample_make(from, i, &item, &s, &m)) {
-            ok = sample_write(w, run, m, s.nimage);
-        } else if (w->options->skip) {
-            log_warn("data", "left out: %s", fail_message());
+            ok = (w->report->bad && !w->options->skip) ||       /* for nothing */
+                 sample_write(w, run, m, s.nimage);
+        } else if (!fail_machine_error()) {
+            log_warn("data", "%s: %s", w->options->skip ? "left out" : "bad",
+                     fail_message());
             if (!w->report->bad++)
                 snprintf(w->report->first_bad, sizeof w->report->first_bad, "%s",
                          fail_message());
@@ -215,14 +262,9 @@ static bool samples_write(const struct source *from, struct shard *w, struct are
     return ok;
 }
 
-/* FOLDER.part becomes FOLDER; what a crashed run left there goes first. */
-static bool pack_into(const struct source *from, struct shard *w, struct arena *run)
+/* Every sample that can be read, or that there is, into FOLDER.part. */
+static bool part_fill(const struct source *from, struct shard *w, struct arena *run)
 {
-    const char *folder = w->options->folder;
-    if (folder_exists(w->folder) && !folder_remove(w->folder))
-        return false;
-    if (!folder_make(w->folder))
-        return false;
     bool ok = samples_write(from, w, run);
     if (w->tar) {                       /* after a failure its message is kept */
         struct failure why;
@@ -232,16 +274,29 @@ static bool pack_into(const struct source *from, struct shard *w, struct arena *
             fail_raise(&why);
         ok = ok && ended;
     }
-    if (ok && !w->report->samples) {
-        ok = fail("%s: none of %lld samples can be read: %s", folder,
-                  (long long)source_count(from), w->report->first_bad);
+    if (ok && w->report->bad && !(w->options->skip && w->report->samples)) {
+        ok = fail("%s: not written, as %lld of %lld samples cannot be read%s; the "
+                  "first: %s", w->options->folder, (long long)w->report->bad,
+                  (long long)source_count(from),
+                  w->options->skip ? "" : " (--skip leaves them out)",
+                  w->report->first_bad);
         fail_kind(FAULT_DATA);
     }
-    if (!ok || !folder_sync(w->folder))
+    return ok && folder_sync(w->folder);
+}
+
+/* FOLDER.part becomes FOLDER; what a crashed run left there goes first. */
+static bool pack_into(const struct source *from, struct shard *w, struct arena *run)
+{
+    const char *folder = w->options->folder;
+    if (folder_exists(w->folder) && !folder_remove(w->folder))
         return false;
-    if (rename(w->folder, folder) != 0)
-        return fail("%s: rename from %s: %s", folder, w->folder, strerror(errno));
-    return folder_sync(arena_text(run, "%s/..", folder));
+    if (!folder_make(w->folder))
+        return false;
+    bool ok = part_fill(from, w, run) && folder_replace(w->folder, folder);
+    if (!ok && folder_exists(w->folder))
+        folder_abandon(w->folder);
+    return ok;
 }
 
 bool shards_write(const struct source *from, const struct shard_options *o,

@@ -66,9 +66,9 @@ const char *fail_message(void);
 enum fault fail_fault(void);
 void fail_clear(void);
 /* Say which errno is behind the kept message; return false.  The machine's (it has no
- * descriptors left, a disk's error) is kept until the next fail(): what was asked for is
- * not at fault, and nothing else would fare better.  Names that lead to nothing, or to
- * what may not be read, are not. */
+ * descriptors left, a disk's error) stays until the next fail(): what was asked for is
+ * not at fault, and nothing else would fare better.  That of a name which leads to
+ * nothing, or to what may not be read, is none of the machine's. */
 bool fail_machine(int error);
 int fail_machine_error(void);                           /* 0: none of the machine's */
 /* Carry a failure from one thread to another: take it there, raise it here. */

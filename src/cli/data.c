@@ -23,7 +23,7 @@
     "     [--shard-mb N]\n" \
     WIDE "WebDataset shards and their index from any source\n" \
     WIDE "into a new folder; names what cannot be read, and\n" \
-    WIDE "then exits 3, with --skip 0\n"
+    WIDE "exits 3 without the folder, or --skip leaves it out\n"
 
 static bool sample(struct arena *arena, int argc, char **argv)
 {

@@ -28,7 +28,8 @@ struct inspect_pack {
     int64_t shard_mb;
     bool skip;                          /* samples left out are no failure */
 };
-/* Packs what can be read, names the rest, then fails (data) unless `skip`. */
+/* Packs what can be read and names the rest, where there is any: without `skip` nothing
+ * is written then, and it fails (data). */
 MUST_USE bool inspect_shards(const struct inspect_pack *o, struct text *t);
 
 #endif

@@ -572,9 +572,11 @@ static void test_pack(void **state)
                               .bytes = 40000};
     struct shard_report r;
     assert_false(shards_write(from, &o, &r)); /* sample 7 lacks an image */
-    ASSERT_SAYS("x.jsonl:8", "none.jpg");
+    ASSERT_SAYS("out: not written, as 2 of 51 samples cannot be read (--skip",
+                "x.jsonl:8", "none.jpg");
+    assert_int_equal(r.bad, 2);
     assert_false(folder_exists(path_join(&s.arena, s.folder, "out")));
-    assert_true(folder_exists(path_join(&s.arena, s.folder, "out.part")));
+    assert_false(folder_exists(path_join(&s.arena, s.folder, "out.part")));
     scratch_text(&s, "out.part/shard-000000.tar", "left by a crash");
     o.skip = true;
     if (!shards_write(from, &o, &r))

@@ -432,7 +432,8 @@ command_case 0 "frozen" plan "$tiny/recipe.yaml" model.freeze="[vision, router]"
 command_case 3 "image $tiny/none.png: No such file" data image "$tiny/none.png"
 cp -r "$tiny/data" "$tiny/partly"
 echo "no image" >"$tiny/partly/1-base_420.jpg"
-command_case 3 "left out: $tiny/partly" data pack "$tiny/partly" "$tiny/packed"
+command_case 3 "bad: $tiny/partly" data pack "$tiny/partly" "$tiny/packed"
+[ -e "$tiny/packed" ] || [ -e "$tiny/packed.part" ] && tiny_fail "data pack: exit code 3, and shards"
 command_case 0 "1 samples left out" data pack "$tiny/partly" "$tiny/packed2" --skip
 command_case 2 "0 arguments" train
 command_case 2 "2 arguments" train a.yaml b.yaml
