@@ -159,6 +159,20 @@ static bool run(struct arena *a, struct session *s, const struct row *row,
     return true;
 }
 
+/* Numbers that are none compare with nothing. */
+static bool parity_finite(const struct parity *p)
+{
+    int64_t i = 0;
+    while (i < p->ngrad && isfinite(p->grad[i].norm))
+        i++;
+    if (isfinite(p->loss) && i == p->ngrad)
+        return true;
+    fail("parity: the %s%s is not finite: the model's weights are not, or what it "
+         "computes is too large", isfinite(p->loss) ? "gradient of " : "loss",
+         isfinite(p->loss) ? p->grad[i].name : "");
+    return fail_kind(FAULT_NOT_FINITE);
+}
+
 /* Nothing to compare: the loss is 0 and so is every gradient. */
 static bool scored(const char *path, const struct row *row)
 {
@@ -203,7 +217,8 @@ bool parity_run(struct arena *a, const char *model, const char *case_file,
         if (ok) {
             struct row_shape shape = row_shape_of(&s.model.capacity, &config);
             row_fill(&scratch, &shape, list, (int)in.rows, &row);
-            ok = scored(case_file, &row) && run(a, &s, &row, out);
+            ok = scored(case_file, &row) && run(a, &s, &row, out) &&
+                 parity_finite(out);
         }
     }
     session_close(&s);

@@ -14,7 +14,12 @@ static bool rows_loss(struct session *s, struct view_of_model *v,
     if (!session_rows(s, v, row, rows, NULL, &loss))
         return false;
     *sum += loss;
-    return true;
+    if (isfinite(loss))
+        return true;
+    fail("eval: the loss of a row is not finite (%g), its first sample is %s: the "
+         "model's weights are not, or what it computes is too large", loss,
+         row[0]->sample[0].name);
+    return fail_kind(FAULT_NOT_FINITE);
 }
 
 /* Rows book what was left out before them, the end of the split what came after all. */

@@ -7,6 +7,7 @@
 #include "train/weights.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <time.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -556,14 +557,21 @@ static bool best_meet(struct session *s, struct view_of_model *v, int at, int ro
     for (int i = 0; i < 2 && tensor_is(id) && at < rows; i++)
         for (int64_t t = p.from[i]; t < p.from[i] + p.count[i]; t++, k++) {
             int32_t word = ((const int32_t *)id.data)[k];
+            float x = ((const float *)logit.data)[k];
             if (word >= 0)
-                v->key[at * T + t] = key_of(((const float *)logit.data)[k],
-                                            word + d->best_first);
+                v->key[at * T + t] =
+                    isfinite(x) ? key_of(x, word + d->best_first) : INT64_MAX;
         }
     if (!comm_max(machine_world(s->machine), DTYPE_I64, v->key, all))
         return fail_kind(FAULT_RANK);
-    for (int64_t t = 0; t < all; t++)
+    for (int64_t t = 0; t < all; t++) {
+        if (v->key[t] == INT64_MAX) {   /* on all ranks */
+            fail("generate: the scores of the next token are not finite: the model's "
+                 "weights are not, or what it computes is too large");
+            return fail_kind(FAULT_NOT_FINITE);
+        }
         v->best[t] = v->key[t] < 0 ? -1 : INT32_MAX - (int32_t)(v->key[t] & INT32_MAX);
+    }
     return true;
 }
 
