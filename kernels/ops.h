@@ -345,7 +345,7 @@ struct ops {
                           struct tensor scale, struct tensor dloss,
                           struct tensor dpart);
     /* The largest logit of rows with want[t] != 0: best i32 [T] (-1 elsewhere),
-     * logit [T,1].  Greedy choice; ties take the lower id. */
+     * logit [T,1].  Greedy choice; ties take the lower id, NaN is above all. */
     void (*head_best)(struct stream *s, struct tensor x, struct tensor w,
                       struct tensor want, struct tensor work, struct tensor best,
                       struct tensor logit);

@@ -300,6 +300,12 @@ void cpu_head_part_back(struct stream *s, struct tensor x, struct tensor w,
     head_back(s, &p, beta_x, dx, beta_w, dw);
 }
 
+/* NaN is above all numbers, as it must not get lost among them. */
+static bool above(float z, float best)
+{
+    return z > best || (isnan(z) && !isnan(best));
+}
+
 static void best_block(void *arg, int64_t block)
 {
     const struct head *p = arg;
@@ -308,7 +314,7 @@ static void best_block(void *arg, int64_t block)
         const float *z = logits(p, block, i);
         int64_t best = 0;
         for (int64_t j = 1; j < n; j++)
-            if (z[j] > z[best])
+            if (above(z[j], z[best]))
                 best = j;
         p->best[block * p->count + i] = z[best];
         p->word[block * p->count + i] = (int32_t)(block * p->words + best);
@@ -332,7 +338,7 @@ void cpu_head_best(struct stream *s, struct tensor x, struct tensor w,
         for (int64_t i = 0; i < p.count; i++) {
             int64_t top = i;
             for (int64_t b = 1; b < p.blocks; b++)
-                if (p.best[b * p.count + i] > p.best[top])
+                if (above(p.best[b * p.count + i], p.best[top]))
                     top = b * p.count + i;
             word[p.token[i]] = p.word[top];
             value[p.token[i]] = p.best[top];

@@ -70,6 +70,10 @@ static bool swap_print(struct session *s, struct view_of_model *v,
     struct evaluation own, swapped;
     if (!evaluate_samples(s, v, sample, n, &own))
         return false;
+    if (own.ledger.supervised == 0) {
+        fail("eval: --swap-images: no token of the %d samples is supervised", n);
+        return fail_kind(FAULT_DATA);
+    }
     images_swap(sample, n);
     if (!evaluate_samples(s, v, sample, n, &swapped))
         return false;

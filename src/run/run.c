@@ -246,6 +246,12 @@ static bool finite_all(struct tensor t)
     return true;
 }
 
+bool machine_finite(const struct machine *m, enum held what, int param)
+{
+    struct stretch part;
+    return finite_all(machine_own(m, what, param, &part));
+}
+
 static bool not_finite(const struct machine *m, int64_t step, const char *what,
                        const char *name)
 {

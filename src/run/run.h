@@ -60,6 +60,8 @@ enum held {
 };
 struct tensor machine_own(const struct machine *m, enum held what, int param,
                           struct stretch *part);
+/* Does it hold numbers alone? */
+bool machine_finite(const struct machine *m, enum held what, int param);
 /* The same of a plan that no machine has: what type it is, where it is something. */
 enum dtype plan_held_dtype(const struct plan *p, enum held what, int param);
 /* All ranks of the run. */

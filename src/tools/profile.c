@@ -132,6 +132,11 @@ static bool step_measure(struct profiler *p, bool counts)
     if (!step_run(t, &m))
         return false;
     double end = clock_seconds();
+    if (m.skipped_steps) {              /* and no step of another cost is shown */
+        fail("profile: the gradients of step %lld are not finite, it updated nothing",
+             (long long)m.step);
+        return fail_kind(FAULT_NOT_FINITE);
+    }
     if (!counts)
         return true;
     spans_add(p, &from, &to);

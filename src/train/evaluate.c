@@ -12,14 +12,10 @@ static bool rows_loss(struct session *s, struct view_of_model *v,
 {
     double loss;
     if (!session_rows(s, v, row, rows, NULL, &loss))
-        return false;
+        return fail_fault() == FAULT_NOT_FINITE
+                   ? fail_in("row of %s", row[0]->sample[0].name) : false;
     *sum += loss;
-    if (isfinite(loss))
-        return true;
-    fail("eval: the loss of a row is not finite (%g), its first sample is %s: the "
-         "model's weights are not, or what it computes is too large", loss,
-         row[0]->sample[0].name);
-    return fail_kind(FAULT_NOT_FINITE);
+    return true;
 }
 
 /* Rows book what was left out before them, the end of the split what came after all. */

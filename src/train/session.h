@@ -121,12 +121,15 @@ int session_ways(const struct session *s);
  * ranks: rank 0 calls session_rows and session_end, the others session_follow with
  * their views of the same numbers, which returns after that.  `loss`, where not NULL,
  * gets the cross entropy summed over the rows, each counted once, if the view has one.
- * `ask`: of each row. */
+ * `ask`: of each row.  Loss and largest logits that are not finite fail. */
 MUST_USE bool session_rows(struct session *s, struct view_of_model *v,
                            const struct row *const *row, int rows,
                            const struct ask *ask, double *loss);
 MUST_USE bool session_end(struct session *s);
 MUST_USE bool session_follow(struct session *s, struct view_of_model *const *view);
+/* Is x, which all ranks have, a number?  Else fails (FAULT_NOT_FINITE): `what` it is
+ * and which weight is not finite either, if one is.  All ranks together. */
+MUST_USE bool session_finite(const struct session *s, const char *what, double x);
 /* Rank 0's room becomes every rank's. */
 MUST_USE bool session_agree(struct session *s, struct answers_room *room);
 

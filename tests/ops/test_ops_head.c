@@ -239,6 +239,34 @@ static void the_best_word(void **state)
     }
 }
 
+/* One logit that is NaN, of either sign, at any place: it is the best, whatever else is
+ * there, and so is an infinite one. */
+static void nothing_is_above_nan(void **state)
+{
+    (void)state;
+    enum { T = 3, D = 4, V = 1100 };
+    static const int word[] = {0, 1, 20, 511, 512, 700, V - 1};
+    const float odd[] = {(float)NAN, -(float)NAN, INFINITY};
+    struct head_case h = head_make(T, D, V, 1);
+    struct tensor want = ints(T, 0), best = ints(T, 0), logit = floats(T, 1);
+    for (int t = 0; t < T; t++)
+        *at(h.x, t * D) = (float)(((int32_t *)want.data)[t] = 1);
+    for (int k = 0; k < COUNT(word); k++)
+        for (int i = 0; i < COUNT(odd); i++) {
+            float *w = at(h.w, word[k] * D), was = *w;
+            *w = odd[i];
+            cpu->head_best(&stream, h.x, h.w, want, h.work, best, logit);
+            for (int t = 0; t < T; t++) {
+                assert_int_equal(((int32_t *)best.data)[t], word[k]);
+                assert_false(isfinite(*at(logit, t)));
+            }
+            cpu->head_loss(&stream, h.x, h.w, h.target, h.scale, h.work, h.loss,
+                           h.lse);
+            assert_false(isfinite(*at(h.loss, 0)));
+            *w = was;
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -247,6 +275,7 @@ int main(void)
         cmocka_unit_test(shares_make_the_whole),
         cmocka_unit_test(the_sum_follows_its_law),
         cmocka_unit_test(the_best_word),
+        cmocka_unit_test(nothing_is_above_nan),
     };
     return cmocka_run_group_tests(tests, test_begin, test_end);
 }
