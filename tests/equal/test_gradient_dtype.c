@@ -125,7 +125,7 @@ static void other_layouts_stay_near(void **state)
     (void)state;
     static const struct sharding shards = {.state = true, .weights = true,
                                            .prefetch = 1};
-    static const struct trial trial[] = {
+    const struct trial trial[] = {
         {.layout = {.world = 2, .tp = 2}},
         {.layout = {.world = 2, .ep = 2}, .sharding = shards},
         {.layout = {.world = 4, .pp = 2}, .sharding = shards, .zero_bubble = true},
