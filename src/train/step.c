@@ -30,20 +30,35 @@ bool run_measure(const struct trainer *t, int64_t step, double *share)
     return now >= all;
 }
 
+/* After the last pass, for a step that is not full: nothing but room. */
+static const struct row *empty_row(struct trainer *t)
+{
+    if (!t->batch->empty) {
+        struct row *row = NEW(&t->s.arena, struct row, 1);
+        row_fill(&t->s.arena, &t->s.loader.shape, NULL, 0, row);
+        t->batch->empty = row;
+    }
+    return t->batch->empty;
+}
+
 static bool rows_load(struct trainer *t)
 {
     struct batch *b = t->batch;
     double before = loader_wait_seconds(b->loader);
     b->sum = (struct ledger){0};
     for (int64_t i = 0; i < t->s.recipe->batch_rows; i++) {
-        bool end;
+        bool end = false;
         b->stop = stop_asked();
         if (b->stop)                    /* the cursor is still before these rows */
             return true;
         if (!loader_next(b->loader, &b->row[i], &end))
             return false;
-        REQUIRE(!end);                  /* training data goes on, epoch after epoch */
         left_out_row(&t->s, b->loader);
+        b->ended = end && i == 0;       /* what was left is of no use */
+        if (b->ended)
+            break;
+        if (end)
+            b->row[i] = empty_row(t);
         if (!ledger_check(&b->row[i]->ledger))
             BUG("%s", fail_message());
         ledger_add(&b->sum, &b->row[i]->ledger);

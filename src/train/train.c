@@ -174,7 +174,8 @@ static bool look(struct trainer *t, bool evaluates, bool samples, bool saved)
     return fail_raise(&why);
 }
 
-/* What a stop kept from being done after the step resumed from. */
+/* What a stop kept from being done after the step resumed from, or could not be known
+ * to be due after what turned out to be the last. */
 static bool look_again(struct trainer *t)
 {
     const struct recipe *r = t->s.recipe;
@@ -214,6 +215,11 @@ static bool loop(struct trainer *t)
             return false;
         if (t->batch->stop)
             break;
+        if (t->batch->ended) {
+            if (!look_again(t))
+                return false;
+            break;
+        }
         stop_gently();                  /* now there is something to lose */
         machine_trace(t->s.machine, traced);
         if (!step_run(t, &m) || (traced && !trace_write(t)) || !saver_check(t->saver))
@@ -350,7 +356,9 @@ static bool files_open(struct trainer *t, bool resumed)
 {
     struct session *s = &t->s;
     int ranks = s->rank ? s->rank->ranks : 1;
-    return loader_open(&s->arena, &s->loader, resumed ? &t->state.cursor : NULL,
+    struct loader_options o = s->loader;
+    o.positions = s->recipe->train_epochs * mix_epoch_samples(s->mix);
+    return loader_open(&s->arena, &o, resumed ? &t->state.cursor : NULL,
                        &t->batch->loader) &&
            metrics_open(&s->arena, t->run, s->recipe, t->state.step, ranks, &t->log);
 }

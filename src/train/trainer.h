@@ -18,7 +18,8 @@ struct batch {
     bool stop;                          /* by a signal: there is no step */
     bool last;                          /* no step follows it */
     double share;                       /* of the run, done with it */
-    bool ended;                         /* with the step resumed from */
+    bool ended;                         /* with the step before: no rows are left */
+    const struct row *empty;            /* NULL: was never wanted */
     bool evaluate, sample;              /* still to be done for that */
     bool exported;                      /* the model of the last step is there */
 };
