@@ -311,6 +311,7 @@ static const char *const matrix[] = {
     "+ dp2 ep2 room:0.25 bias lanes bf16",
     "+ dp2 parameters lean",
     "+ = dp2 optimizer weave recompute:* lanes lean",
+    "+ = dp2 lanes lean",
     "+ pp2 tp2 zb tied lean",
     "dp2 cp2 ring ep2 -vision parameters lanes lean",
     /* other choices of experts, and experts without room */

@@ -92,13 +92,15 @@ struct rig {
     struct machine *machine;
 };
 
-static void rig_open(struct rig *g, const struct recipe *r, unsigned frozen)
+static void rig_open(struct rig *g, const struct recipe *r, unsigned frozen,
+                     enum dtype compute)
 {
     struct model_config c = case_config();
     struct capacity capacity = {.tokens = 8, .patches = 4, .segments = 1, .images = 1};
     struct model_purpose purpose = purpose_train(r, &c, frozen);
     *g = (struct rig){.arena = arena_make("rig"), .team = team_make(2)};
     g->stream = (struct stream){.team = g->team};
+    purpose.dtype = compute;
     model_record(&g->arena, &c, &capacity, &purpose, NULL, 0, &g->model);
     struct order order = order_1f1b(&g->arena, 0, 1, 1);
     struct plan *p = plan_build(&g->arena, &g->model.graph,
@@ -157,7 +159,7 @@ static void test_steps(void **state)
     r.optim_lr_experts = 0.5;
     r.optim_lr_vision = 3;
     struct rig g;
-    rig_open(&g, &r, 1u << PART_PROJECTOR);
+    rig_open(&g, &r, 1u << PART_PROJECTOR, DTYPE_F32);
     const struct graph *graph = &g.model.graph;
     struct book *book = NEW(&a, struct book, graph->nparam);
     int frozen = 0, matrices = 0, clipped = 0;
@@ -240,7 +242,7 @@ static void test_skip_and_clip(void **state)
     struct arena a = arena_make("test");
     struct recipe r = schedule(&a, "constant", 0, 0, 10, 0);
     struct rig g;
-    rig_open(&g, &r, 0);
+    rig_open(&g, &r, 0, DTYPE_F32);
     int last = (int)g.model.graph.nparam - 1;
     for (int p = 0; p <= last; p++) {
         fill(machine_weight(g.machine, p), (uint64_t)p, 1);
@@ -280,9 +282,89 @@ static void test_skip_and_clip(void **state)
     arena_free(&a);
 }
 
+/* ---- weights without masters: rounded by chance, of each its own ---- */
+
+enum { MOST = 1 << 16 };
+
+/* Which elements of a param of ones an update moved, when it is the so-manieth. */
+static void moved(struct rig *g, const struct recipe *r, int param, int64_t updates,
+                     bool out[MOST])
+{
+    for (int p = 0; p < g->model.graph.nparam; p++) {
+        struct tensor w = machine_weight(g->machine, p);
+        for (int k = 0; k < 2; k++) {
+            struct tensor m = machine_moment(g->machine, p, k);
+            memset(m.data, 0, (size_t)(tensor_count(m) * dtype_bytes(m.dtype)));
+        }
+        for (int64_t i = 0; i < tensor_count(w); i++) {
+            float one = 1;
+            dtype_from_f32(w.dtype, &one, (char *)w.data + i * dtype_bytes(w.dtype), 1);
+            ((float *)machine_grad(g->machine, p).data)[i] = 1e-3f;
+        }
+    }
+    struct update u;
+    assert_ok(optimizer_step(r, &g->model, g->machine, &ops_cpu, &g->stream, 1e-3,
+                             updates, &u));
+    struct tensor w = machine_weight(g->machine, param);
+    int64_t n = tensor_count(w), count = 0;
+    assert_true(w.dtype == DTYPE_BF16 && n <= MOST);
+    for (int64_t i = 0; i < n; i++)
+        count += out[i] = ((uint16_t *)w.data)[i] != bf16_from_f32(1);
+    assert_true(count > n / 10 && count < n * 9 / 10);
+}
+
+/* Of what the one that moved fewer did move, how much the other did too: all of it
+ * where they draw alike, else about as much as it moves of anything. */
+static bool drawn_alike(const bool *a, const bool *b, int64_t n)
+{
+    int64_t both = 0, count[2] = {0};
+    for (int64_t i = 0; i < n; i++) {
+        both += a[i] && b[i];
+        count[0] += a[i];
+        count[1] += b[i];
+    }
+    return (double)both > 0.8 * (double)MIN(count[0], count[1]);
+}
+
+static void test_chance_is_of_param_and_update(void **state)
+{
+    (void)state;
+    struct arena a = arena_make("test");
+    struct recipe r = schedule(&a, "constant", 0, 0, 10, 0);
+    r.optim_decay = 0;
+    struct rig g;
+    rig_open(&g, &r, 0, DTYPE_BF16);
+    const struct graph *graph = &g.model.graph;
+    int pair[2] = {-1, -1};             /* the two largest of one size */
+    for (int i = 0; i < graph->nparam; i++)
+        for (int k = 0; k < i; k++)
+            if (graph->param[i].count == graph->param[k].count &&
+                graph->param[i].part != PART_ROUTER &&
+                graph->param[k].part != PART_ROUTER &&
+                (pair[0] < 0 || graph->param[i].count > graph->param[pair[0]].count))
+                pair[0] = k, pair[1] = i;
+    int64_t n = graph->param[pair[0]].count;
+    assert_true(n > 200);
+    bool *first = NEW(&a, bool, MOST), *again = NEW(&a, bool, MOST),
+         *other = NEW(&a, bool, MOST), *later = NEW(&a, bool, MOST);
+    moved(&g, &r, pair[0], 0, first);
+    moved(&g, &r, pair[0], 0, again);
+    moved(&g, &r, pair[1], 0, other);
+    moved(&g, &r, pair[0], 1, later);
+    assert_memory_equal(first, again, (size_t)n);
+    assert_false(drawn_alike(first, other, n));
+    assert_false(drawn_alike(first, later, n));
+    r.run_seed++;
+    moved(&g, &r, pair[0], 0, other);
+    assert_false(drawn_alike(first, other, n));
+    rig_close(&g);
+    arena_free(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_chance_is_of_param_and_update),
         cmocka_unit_test(test_schedules), cmocka_unit_test(test_part_rates),
         cmocka_unit_test(test_steps), cmocka_unit_test(test_skip_and_clip),
     };
