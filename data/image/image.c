@@ -29,7 +29,7 @@ bool pixels_allowed(const char *kind, const struct image_limits *limits, int64_t
                     int64_t height)
 {
     return width <= limits->pixels / height ||
-           fail("%s: %lld x %lld is %lld pixels, the limit is %lld", kind,
+           fail("%s: %lld x %lld is %lld pixel(s), the limit is %lld", kind,
                 (long long)width, (long long)height, (long long)(width * height),
                 (long long)limits->pixels);
 }
@@ -37,7 +37,7 @@ bool pixels_allowed(const char *kind, const struct image_limits *limits, int64_t
 bool memory_allowed(const char *kind, const struct image_limits *limits, int64_t bytes)
 {
     return bytes <= limits->memory ||
-           fail("%s: decoding takes %lld bytes of memory, the limit is %lld", kind,
+           fail("%s: decoding takes %lld byte(s) of memory, the limit is %lld", kind,
                 (long long)bytes, (long long)limits->memory);
 }
 

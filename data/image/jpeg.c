@@ -100,7 +100,7 @@ static void on_progress(j_common_ptr lib)
     struct reader *r = lib->client_data;
     if (r->lib.input_scan_number <= r->limits->scans)
         return;
-    fail("jpeg: more than %d scans, the limit", r->limits->scans);
+    fail("jpeg: more than %d scan(s), the limit", r->limits->scans);
     longjmp(r->escape, 1);
 }
 

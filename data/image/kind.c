@@ -75,6 +75,7 @@ bool image_unread(struct bytes file)
     char start[17] = "";
     for (int i = 0; i < COUNT(start) - 1 && i < file.size; i++)
         start[i] = isprint((unsigned char)file.at[i]) ? file.at[i] : '.';
-    return fail("image: neither JPEG, PNG nor WebP: %lld bytes that start with \"%s\"",
+    return fail("image: neither JPEG, PNG nor WebP: %lld byte(s) that start with "
+                "\"%s\"",
                 (long long)file.size, start);
 }

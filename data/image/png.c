@@ -163,7 +163,7 @@ static bool png_header(struct bytes file, const struct image_limits *limits,
                        struct image_header *out)
 {
     if (file.size < 33)
-        return fail("png: the file is truncated at %lld bytes", (long long)file.size);
+        return fail("png: the file is truncated at %lld byte(s)", (long long)file.size);
     if (big_endian(file.at + 8) != 13 || memcmp(file.at + 12, "IHDR", 4))
         return fail("png: the first chunk is not an image header");
     int64_t width = big_endian(file.at + 16), height = big_endian(file.at + 20);

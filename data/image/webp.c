@@ -42,7 +42,7 @@ static bool webp_header(struct bytes file, const struct image_limits *limits,
 {
     int64_t size = little_endian(file.at + 4) + 8;
     if (size > file.size)
-        return fail("webp: the file is truncated at %lld of %lld bytes",
+        return fail("webp: the file is truncated at %lld of %lld byte(s)",
                     (long long)file.size, (long long)size);
     WebPBitstreamFeatures found;
     if (WebPGetFeatures((const uint8_t *)file.at, (size_t)file.size, &found))

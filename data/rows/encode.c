@@ -77,8 +77,9 @@ static bool draft_shrink(struct draft *d, const struct row_shape *row)
 
 static bool too_long(const struct draft *d, const struct row_shape *row)
 {
-    return fail("too long: %lld tokens (%d text, %lld image), %lld patches, %d images; "
-                "a row holds %d tokens, %d patches, %d images",
+    return fail("too long: %lld token(s) (%d text, %lld image), %lld patch(es), %d "
+                "image(s); "
+                "a row holds %d token(s), %d patch(es), %d image(s)",
                 (long long)(d->text + d->image_tokens), d->text,
                 (long long)d->image_tokens, (long long)d->patches, d->sample->nimage,
                 row->tokens, row->patches, row->images);
@@ -105,7 +106,8 @@ static bool far_too_long(const struct loader_options *o, const struct sample *s)
         }
     int64_t least = tokenizer_least(o->chat->tokenizer, bytes);
     if (least > o->shape.tokens)
-        fail("too long: %lld bytes of text are at least %lld tokens; a row holds %d",
+        fail("too long: %lld byte(s) of text are at least %lld token(s); a row holds "
+             "%d",
              (long long)bytes, (long long)least, o->shape.tokens);
     return least > o->shape.tokens;
 }
@@ -141,10 +143,10 @@ static bool no_loss(const struct sample *s)
         silent += s->message[i].role == ROLE_ASSISTANT && s->message[i].silent;
     }
     if (answers == 0)
-        return fail("no loss: it has no assistant turn (%d messages); are the roles "
+        return fail("no loss: it has no assistant turn (%d message(s)); are the roles "
                     "right?", s->nmessage);
     if (silent == answers)
-        return fail("no loss: none of its %d assistant turns is to be trained on",
+        return fail("no loss: none of its %d assistant turn(s) is to be trained on",
                     answers);
     return fail("no loss: its assistant turns are empty");
 }

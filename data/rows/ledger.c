@@ -52,11 +52,11 @@ bool ledger_check(const struct ledger *l)
         return false;
     if (ledger_useful(l) + l->padding != l->slots)
         return fail("ledger: %lld supervised + %lld context + %lld image + %lld "
-                    "padding are not %lld slots", (long long)l->supervised,
+                    "padding are not %lld slot(s)", (long long)l->supervised,
                     (long long)l->context, (long long)l->image, (long long)l->padding,
                     (long long)l->slots);
     if (l->patches + l->patch_padding != l->patch_slots)
-        return fail("ledger: %lld patches + %lld padding are not %lld patch slots",
+        return fail("ledger: %lld patch(es) + %lld padding are not %lld patch slot(s)",
                     (long long)l->patches, (long long)l->patch_padding,
                     (long long)l->patch_slots);
     if (l->too_long + l->bad + l->no_loss != l->dropped)
@@ -64,7 +64,7 @@ bool ledger_check(const struct ledger *l)
                     "dropped", (long long)l->too_long, (long long)l->bad,
                     (long long)l->no_loss, (long long)l->dropped);
     if (l->mock > l->samples || l->shrunk > l->samples || l->cut > l->samples)
-        return fail("ledger: %lld mock, %lld shrunk and %lld cut of %lld samples",
+        return fail("ledger: %lld mock, %lld shrunk and %lld cut of %lld sample(s)",
                     (long long)l->mock, (long long)l->shrunk, (long long)l->cut,
                     (long long)l->samples);
     return true;

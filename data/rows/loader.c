@@ -242,7 +242,8 @@ static bool bad_permitted(const struct loader *l, int64_t bad, const char *name,
     if (l->o.bad == BAD_FAIL)
         return fail("data: sample %s: %s", name, why);
     return bad <= l->o.bad_limit ||
-           fail("data: %lld bad samples in a row, the limit is %d; the last is %s: %s",
+           fail("data: %lld bad sample(s) in a row, the limit is %d; the last is %s: "
+                "%s",
                 (long long)bad, l->o.bad_limit, name, why);
 }
 
@@ -252,7 +253,8 @@ static bool fruitful(const struct loader *l, int64_t fruitless, bool unscored,
 {
     int64_t epoch = mix_epoch_samples(l->o.mix);
     return fruitless < 2 * epoch - 1 ||
-           fail("data: a whole epoch of %lld samples and none can be used%s; the last "
+           fail("data: a whole epoch of %lld sample(s) and none can be used%s; the "
+                "last "
                 "is %s: %s", (long long)epoch,
                 unscored ? ": no turn of any of them is to be trained on (is the "
                            "format right, are answers marked as the assistant's, are "
@@ -480,12 +482,12 @@ static bool options_check(const struct loader_options *o)
     REQUIRE(s->merge == o->image.merge && s->image_token == o->chat->image_pad);
     REQUIRE(s->values == 3 * o->image.frames * o->image.patch * o->image.patch);
     if (o->window < 1 || o->window > WINDOW_MAX)
-        return fail("loader: window is %d samples, expected 1 to %d", o->window,
+        return fail("loader: window is %d sample(s), expected 1 to %d", o->window,
                     WINDOW_MAX);
     if (o->workers < 0 || o->ahead < 1 || o->hold < 0 || o->bad_limit < 0 ||
         o->positions < 0)
-        return fail("loader: %d workers, %d rows ahead, %d held, limit of %d bad "
-                    "samples, %lld positions; expected at least 0, 1, 0, 0, 0",
+        return fail("loader: %d worker(s), %d row(s) ahead, %d held, limit of %d bad "
+                    "sample(s), %lld position(s); expected at least 0, 1, 0, 0, 0",
                     o->workers, o->ahead, o->hold, o->bad_limit,
                     (long long)o->positions);
     return true;
@@ -494,7 +496,8 @@ static bool options_check(const struct loader_options *o)
 static bool cursor_check(const struct cursor *c)
 {
     if (c->nwaiting < 0 || c->nwaiting > WINDOW_MAX || c->position < 0)
-        return fail("loader: cursor at position %lld with %d samples waiting, expected "
+        return fail("loader: cursor at position %lld with %d sample(s) waiting, "
+                    "expected "
                     "at least 0, and 0 to %d", (long long)c->position, c->nwaiting,
                     WINDOW_MAX);
     for (int i = 0; i < c->nwaiting; i++)

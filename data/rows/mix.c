@@ -148,7 +148,8 @@ static bool part_check(const struct mix *m, int i)
         }
     for (int k = 0; k < i; k++)
         if (source_hash(m->part[k].source) == source_hash(p->source))
-            log_warn("data", "%s and %s hold the same %lld samples; both are used, in "
+            log_warn("data", "%s and %s hold the same %lld sample(s); both are used, "
+                             "in "
                      "different orders", m->part[k].name, p->name,
                      (long long)source_count(p->source));
     return true;
@@ -167,8 +168,8 @@ static void lot_fill(struct mix *m, int i, uint64_t seed)
         l->first_id = l[-1].first_id + source_count(m->part[i - 1].source);
     if (!l->live)
         log_warn("data",
-                 m->held ? "%s: its %lld samples are too few to hold out one in %d"
-                         : "%s: all its %lld samples are held out, one in %d",
+                 m->held ? "%s: %lld sample(s), too few to hold out one in %d"
+                         : "%s: %lld sample(s), all held out, one in %d",
                  m->part[i].name, (long long)all, m->hold_out);
     arena_free(&a);
 }
@@ -178,7 +179,8 @@ bool mix_make(struct arena *a, const struct mix_part *part, int count, uint64_t 
 {
     if (count < 1 || count > PARTS || hold_out < 0 || hold_out == 1 ||
         (held && !hold_out)) {
-        fail("data: %d sources, hold_out %d; expected 1 to %d sources and hold_out 2 "
+        fail("data: %d source(s), hold_out %d; expected 1 to %d source(s) and "
+             "hold_out 2 "
              "or more%s", count, hold_out, PARTS, held ? "" : ", or 0 for none");
         return fail_kind(FAULT_USAGE);
     }
@@ -199,7 +201,8 @@ bool mix_make(struct arena *a, const struct mix_part *part, int count, uint64_t 
         live += m->lot[i].live;
     }
     if (!live) {
-        fail("data: no source has the %d samples that hold_out needs to hold one back",
+        fail("data: no source has the %d sample(s) that hold_out needs to hold one "
+             "back",
              hold_out);
         return fail_kind(FAULT_USAGE);
     }

@@ -40,7 +40,8 @@ bool sample_positions(const struct row_shape *s, const struct encoded *e,
     for (int k = 0; k < e->nimage; k++)
         given += features(s, &e->image[k]);
     if (found != given)
-        return fail("sample %s: %d image tokens in the text, but its %d images make %d",
+        return fail("sample %s: %d image token(s) in the text, but its %d image(s) "
+                    "make %d",
                     e->name, found, e->nimage, given);
     for (int k = 0; t < e->tokens;) {
         if (!is_image(s, e, t)) {
@@ -52,7 +53,7 @@ bool sample_positions(const struct row_shape *s, const struct encoded *e,
         int h = e->image[k].grid_h / s->merge, w = e->image[k].grid_w / s->merge;
         for (int i = 0; i < h * w; i++, t++) {
             if (!is_image(s, e, t))
-                return fail("sample %s: image %d makes %d x %d = %d tokens, but text "
+                return fail("sample %s: image %d makes %d x %d = %d token(s), but text "
                             "follows its first %d", e->name, k + 1, h, w, h * w, i);
             position[3 * t] = current;
             position[3 * t + 1] = current + i / w;

@@ -26,11 +26,11 @@ static bool record_add(struct arena *a, struct source *s, int64_t offset, int64_
 {
     struct json *j = s->state;
     if (size > TEXT_BYTES)
-        return fail("%s: sample %lld at byte %lld takes %lld bytes, the limit is %d",
+        return fail("%s: sample %lld at byte %lld takes %lld byte(s), the limit is %d",
                     s->path, (long long)s->total, (long long)offset, (long long)size,
                     TEXT_BYTES);
     if (line > UINT32_MAX)
-        return fail("%s: has more than %lld lines", s->path, (long long)UINT32_MAX);
+        return fail("%s: has more than %lld line(s)", s->path, (long long)UINT32_MAX);
     GROW(a, j->record, s->total, j->room);
     j->record[s->total++] = (struct record){offset, (uint32_t)size, (uint32_t)line};
     return true;
@@ -192,7 +192,7 @@ static bool dialect_choose(struct source *s)
     if (!j->dialect && messages && s->total <= SEEN)
         j->dialect = dialect_named("openai");   /* text only: all mean the same */
     if (!j->dialect && messages)
-        fail("%s: cannot tell the format: the first %d samples have no image; set "
+        fail("%s: cannot tell the format: the first %d sample(s) have no image; set "
              "data.sources.N.format: openai where images are parts of the content, "
              "sharegpt where '<image>' marks them", s->path, SEEN);
     else if (!j->dialect && parsed)

@@ -267,7 +267,7 @@ static bool marks_check(struct reading *r)
     }
     if (marks == r->out->nimage)
         return true;
-    return fail("%d '%s' placeholders but %d images; text begins '%s'", marks, mark,
+    return fail("%d '%s' placeholders but %d image(s); text begins '%s'", marks, mark,
                 r->out->nimage, quote(r->item, shown));
 }
 
@@ -327,7 +327,7 @@ static bool images_beside(struct reading *r, const json_t *object)
     for (int i = 0; i < r->columns; i++)
         r->column[i] = r->shelf->member[i];
     return !named || named == r->columns ||
-           fail("%s: names %d images, but the key has %d", key, named, r->columns);
+           fail("%s: names %d image(s), but the key has %d", key, named, r->columns);
 }
 
 /* Parts without a path take the images beside the turns, one after another. */
@@ -346,7 +346,7 @@ static bool column_spent(const struct reading *r)
 {
     for (int i = 0; i < r->columns; i++)
         if (!r->used[i])
-            return fail("%d images are given beside the turns, but image %d has no "
+            return fail("%d image(s) beside the turns, but image %d has no "
                         "part {\"type\": \"image\"}%s", r->columns, i + 1,
                         r->placed ? "" : "; where '<image>' marks their places, that "
                                          "is format sharegpt");

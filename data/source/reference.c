@@ -138,7 +138,7 @@ static bool member_named(const struct shelf *shelf, const char *text,
             *out = shelf->member[i];
             return true;
         }
-    return fail("image '%.200s' is none of the %d image members of this key", text,
+    return fail("image '%.200s' is none of the %d image member(s) of this key", text,
                 shelf->count);
 }
 

@@ -255,7 +255,7 @@ static bool samples_write(const struct source *from, struct shard *w, struct are
         }
         arena_free(&item);
         if (i % 1000 == 999)
-            log_progress("packed %lld of %lld samples into %lld shards",
+            log_progress("packed %lld of %lld sample(s) into %lld shard(s)",
                          (long long)i + 1, (long long)source_count(from),
                          (long long)w->report->shards);
     }
@@ -275,7 +275,7 @@ static bool part_fill(const struct source *from, struct shard *w, struct arena *
         ok = ok && ended;
     }
     if (ok && w->report->bad && !(w->options->skip && w->report->samples)) {
-        ok = fail("%s: not written, as %lld of %lld samples cannot be read%s; the "
+        ok = fail("%s: not written, as %lld of %lld sample(s) cannot be read%s; the "
                   "first: %s", w->options->folder, (long long)w->report->bad,
                   (long long)source_count(from),
                   w->options->skip ? "" : " (--skip leaves them out)",

@@ -68,7 +68,8 @@ bool file_range(struct arena *item, int fd, int64_t offset, int64_t size,
             return fail_machine(error);
         }
         if (n == 0)
-            return fail("the file ends at byte %lld, expected %lld bytes from %lld on",
+            return fail("the file ends at byte %lld, expected %lld byte(s) from %lld "
+                        "on",
                         (long long)(offset + done), (long long)size, (long long)offset);
         done += n;
     }
@@ -100,7 +101,7 @@ static bool guess_folder(struct arena *a, const char *path, const char **format_
         return true;
     }
     if (shards && images)
-        return fail("%s: holds %lld tar shards and %lld images; set the format to "
+        return fail("%s: holds %lld tar shard(s) and %lld image(s); set the format to "
                     "webdataset or folder", path, (long long)shards, (long long)images);
     if (!shards && !images && texts)
         return fail("%s: holds no tar shards and no images, but %lld JSON files; give "
@@ -174,7 +175,7 @@ static bool keep(struct arena *a, const struct source_options *o, struct source 
     if (s->count)
         return true;
     if (s->total)
-        return fail("%s: none of its %lld samples matches '%s'", o->path,
+        return fail("%s: none of its %lld sample(s) matches '%s'", o->path,
                     (long long)s->total, o->match);
     return fail("%s: no samples of format %s%s", o->path, s->format,
                 s->reader != &reader_json ? "" : file_size(s->path) ?

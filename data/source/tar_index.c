@@ -86,7 +86,7 @@ static bool member_scan(struct scan *s, struct archive *r, struct archive_entry 
         return fail("%s: the member at byte %lld is sparse, expected plain bytes",
                     s->shard, (long long)begin);
     if (size < 0 || size > s->tar.size - offset)
-        return fail("%s: cut short: the member at byte %lld has %lld bytes from %lld "
+        return fail("%s: cut short: the member at byte %lld has %lld byte(s) from %lld "
                     "on, the file ends at %lld", s->shard, (long long)begin,
                     (long long)size, (long long)offset, (long long)s->tar.size);
     s->end = offset + (size + BLOCK - 1) / BLOCK * BLOCK;
@@ -331,6 +331,6 @@ bool tar_index_fresh(const struct tar_index *x, int fd)
     shard_stat(&st, &size, &mtime);
     if (size == x->shard_size && mtime == x->mtime)
         return true;
-    return fail("the shard changed since it was indexed (%lld bytes then, %lld now)",
+    return fail("the shard changed since it was indexed (%lld byte(s) then, %lld now)",
                 (long long)x->shard_size, (long long)size);
 }

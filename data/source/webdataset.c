@@ -63,7 +63,7 @@ static bool braces_count(const char *path, int64_t *count)
         if (!range_read(path, at, &from, &to, &digits, &at))
             return false;
         if (to - from >= SHARDS / *count)
-            return fail("%s: its braces stand for more than %d shards", path, SHARDS);
+            return fail("%s: its braces stand for more than %d shard(s)", path, SHARDS);
         *count *= to - from + 1;
     }
     return true;
@@ -260,7 +260,7 @@ static bool member_read(const struct source *s, struct arena *item, int fd,
         return fail("member %s is a link that leads to no file of the shard, or a pipe "
                     "or device", label);
     if (m->size > IMAGE_BYTES)
-        return fail("member %s has %lld bytes, the limit is %d", label,
+        return fail("member %s has %lld byte(s), the limit is %d", label,
                     (long long)m->size, IMAGE_BYTES);
     struct bytes got;
     if (!file_range(item, fd, m->offset, m->size, &got))

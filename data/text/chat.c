@@ -79,10 +79,10 @@ static bool put_image(struct writer *w, const struct sample *s, const struct mes
         return fail("an image in %s message has no place in the template",
                     m->role == ROLE_SYSTEM ? "a system" : "an assistant");
     if (image != w->images || image >= s->nimage)
-        return fail("image %d comes where image %d was expected (%d images given)",
+        return fail("image %d comes where image %d was expected (%d image(s) given)",
                     image + 1, w->images + 1, s->nimage);
     if (image_tokens[image] < 1)
-        return fail("image %d has %d tokens", image + 1, image_tokens[image]);
+        return fail("image %d has %d token(s)", image + 1, image_tokens[image]);
     w->images++;
     if (!end_text(w, false, 0))
         return false;
@@ -154,7 +154,7 @@ static bool put_sample(struct writer *w, const struct sample *s,
         if (!put_message(w, s, i, image_tokens))
             return false;
     if (w->images != s->nimage)
-        return fail("%d images given, but %d have a place in the messages", s->nimage,
+        return fail("%d image(s) given, but %d have a place in the messages", s->nimage,
                     w->images);
     if (prompt) {
         if (!end_text(w, false, 0))

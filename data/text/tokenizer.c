@@ -125,7 +125,7 @@ bool tokenizer_encode(const struct tokenizer *t, struct arena *a, const char *te
 {
     const int64_t limit = 1 << 29;      /* NFC makes at most 3 bytes of one */
     if (size > limit)
-        fail("tokenizer: a text has %lld bytes, limit %lld", (long long)size,
+        fail("tokenizer: a text has %lld byte(s), limit %lld", (long long)size,
              (long long)limit);
     else if (!text_utf8(text, size))
         fail("tokenizer: the text \"%.*s\" is not UTF-8", (int)MIN(size, 60), text);

@@ -144,7 +144,7 @@ static bool token_set(struct arena *a, struct vocabulary *v, int id, const char 
     if (t->name)
         return fail("tokens \"%s\" and \"%s\" both have id %d", t->name, name, id);
     if (size == 0 || size > INT16_MAX)
-        return fail("the token of id %d has %lld bytes, expected 1 to %d", id,
+        return fail("the token of id %d has %lld byte(s), expected 1 to %d", id,
                     (long long)size, INT16_MAX);
     int32_t *at = place(v, false, name, size);
     if (*at)
@@ -462,7 +462,7 @@ static bool read_normalizer(struct vocabulary *v, const json_t *o)
 static bool add_pattern(struct arena *a, struct vocabulary *v, const char *text)
 {
     if (v->npattern == MAX_PATTERNS)
-        return fail("pre_tokenizer: more than %d patterns", MAX_PATTERNS);
+        return fail("pre_tokenizer: more than %d pattern(s)", MAX_PATTERNS);
     if (!pattern_make(a, text, &v->pattern[v->npattern]))
         return false;
     v->npattern++;

@@ -2,6 +2,7 @@
 #include "base/arena.h"
 
 #include "base/memory.h"
+#include "base/text.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -93,10 +94,10 @@ char *arena_text(struct arena *a, const char *fmt, ...)
     va_list args, again;
     va_start(args, fmt);
     va_copy(again, args);
-    int n = vsnprintf(NULL, 0, fmt, args);
+    int n = text_format(NULL, 0, fmt, args);
     REQUIRE(n >= 0);
     char *to = arena_push(a, (size_t)n + 1);
-    vsnprintf(to, (size_t)n + 1, fmt, again);
+    text_format(to, (size_t)n + 1, fmt, again);
     va_end(again);
     va_end(args);
     return to;

@@ -15,7 +15,7 @@ bool fail(const char *fmt, ...)
     char text[sizeof kept.message];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);    /* may quote the old message */
+    text_format(text, sizeof text, fmt, args);    /* may quote the old message */
     va_end(args);
     memcpy(kept.message, text, sizeof text);
     kept.fault = FAULT_NONE;
@@ -28,7 +28,7 @@ bool fail_in(const char *fmt, ...)
     char text[sizeof kept.message];
     va_list args;
     va_start(args, fmt);
-    int n = vsnprintf(text, sizeof text, fmt, args);
+    int n = text_format(text, sizeof text, fmt, args);
     va_end(args);
     if (n >= 0 && n < (int)sizeof text - 2) {
         int room = (int)sizeof text - n - 3;    /* ": " and the NUL */
@@ -100,7 +100,7 @@ void bug_at(const char *file, int line, const char *fmt, ...)
     va_list args;
     va_start(args, fmt);
     char text[1024];
-    vsnprintf(text, sizeof text, fmt, args);
+    text_format(text, sizeof text, fmt, args);
     va_end(args);
     fprintf(stderr, "bug: %s:%d: ", file, line);
     text_show(stderr, text, false);

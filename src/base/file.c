@@ -100,7 +100,7 @@ bool file_read(struct arena *a, const char *path, int64_t limit, struct bytes *o
     struct stat st;
     bool ok = fstat(fd, &st) == 0 || file_fail("stat", path);
     if (ok && st.st_size > limit)
-        ok = fail("file: read %s: %lld bytes, expected at most %lld", path,
+        ok = fail("file: read %s: %lld byte(s), expected at most %lld", path,
                   (long long)st.st_size, (long long)limit);
     int64_t room = 0, size = 0;
     char *at = NULL;
@@ -114,7 +114,7 @@ bool file_read(struct arena *a, const char *path, int64_t limit, struct bytes *o
         if (n < 0)
             ok = file_fail("read", path);
         else if ((size += n) > limit)
-            ok = fail("file: read %s: more than %lld bytes, expected at most that",
+            ok = fail("file: read %s: more than %lld byte(s), expected at most that",
                       path, (long long)limit);
     }
     close(fd);
@@ -210,7 +210,7 @@ static bool size_check(int fd, int64_t size, const char *path)
     if (fstat(fd, &st) != 0)
         return file_fail("stat", path);
     return st.st_size == size ||
-           fail("file: write %s: it is %lld bytes afterwards, expected %lld", path,
+           fail("file: write %s: it is %lld byte(s) afterwards, expected %lld", path,
                 (long long)st.st_size, (long long)size);
 }
 
@@ -389,7 +389,7 @@ bool folder_make(const char *path)
     char part[PATH_MAX];
     size_t size = strlen(path);
     if (size == 0 || size >= sizeof part)
-        return fail("folder: make '%.64s': the path is %zu bytes, expected 1 to %d",
+        return fail("folder: make '%.64s': the path is %zu byte(s), expected 1 to %d",
                     path, size, PATH_MAX - 1);
     memcpy(part, path, size + 1);
     for (size_t i = 1; i <= size; i++) {

@@ -62,7 +62,7 @@ static void progress_wipe(void)
 static void show(const char *fmt, va_list args)
 {
     char text[4096];
-    int n = vsnprintf(text, sizeof text, fmt, args);
+    int n = text_format(text, sizeof text, fmt, args);
     text_show(stderr, text, false);
     if (n >= (int)sizeof text)
         fputs("...", stderr);
@@ -74,7 +74,7 @@ static bool begins_with(const char *subject, const char *fmt, va_list args)
     char start[32];
     va_list copy;
     va_copy(copy, args);
-    vsnprintf(start, sizeof start, fmt, copy);
+    text_format(start, sizeof start, fmt, copy);
     va_end(copy);
     size_t n = strlen(subject);
     return !strncmp(start, subject, n) && start[n] == ':';
@@ -110,7 +110,7 @@ void log_progress(const char *fmt, ...)
     flockfile(stderr);
     char text[1024];
     progress_wipe();
-    vsnprintf(text, sizeof text, fmt, args);
+    text_format(text, sizeof text, fmt, args);
     fit(text);
     text_show(stderr, text, false);
     fflush(stderr);

@@ -8,6 +8,56 @@
 #include <stdlib.h>
 #include <strings.h>
 
+/* Is 1 the last whole number that the format prints before `end`? */
+static bool one_before(const char *fmt, const char *end, va_list from)
+{
+    va_list args;
+    long long last = 0;
+    va_copy(args, from);
+    for (const char *c = fmt; c < end; c++) {
+        if (*c != '%' || *++c == '%')
+            continue;
+        int longs = 0;
+        for (; !strchr("diuxXocspeEfgGa", *c); c++) {   /* finds the end, too */
+            if (*c == '*')
+                (void)va_arg(args, int);
+            longs += *c == 'l' || *c == 'z';
+        }
+        if (strchr("diuxXo", *c))
+            last = longs == 0   ? va_arg(args, int)
+                   : longs == 1 ? va_arg(args, long)
+                                : va_arg(args, long long);
+        else if (*c == 'c')
+            (void)va_arg(args, int);
+        else if (*c == 's' || *c == 'p')
+            (void)va_arg(args, void *);
+        else
+            (void)va_arg(args, double);
+    }
+    va_end(args);
+    return last == 1;
+}
+
+int text_format(char *to, size_t size, const char *fmt, va_list args)
+{
+    char plain[2048];
+    size_t n = 0;
+    if (!strstr(fmt, "s)"))
+        return vsnprintf(to, size, fmt, args);
+    REQUIRE(strlen(fmt) < sizeof plain);
+    for (const char *c = fmt; *c;) {
+        size_t mark = !strncmp(c, "(s)", 3) ? 3 : !strncmp(c, "(es)", 4) ? 4 : 0;
+        bool plural = mark && !one_before(fmt, c, args);
+        if (!mark)
+            plain[n++] = *c++;
+        for (size_t i = 1; plural && i + 1 < mark; i++)
+            plain[n++] = c[i];
+        c += mark;
+    }
+    plain[n] = 0;
+    return vsnprintf(to, size, plain, args);
+}
+
 struct text text_make(struct arena *a)
 {
     enum { ROOM = 64 };
@@ -30,10 +80,10 @@ void text_add(struct text *t, const char *fmt, ...)
     va_list args, again;
     va_start(args, fmt);
     va_copy(again, args);
-    int n = vsnprintf(NULL, 0, fmt, args);
+    int n = text_format(NULL, 0, fmt, args);
     REQUIRE(n >= 0);
     text_reserve(t, n);
-    vsnprintf(t->at + t->size, (size_t)n + 1, fmt, again);
+    text_format(t->at + t->size, (size_t)n + 1, fmt, again);
     t->size += n;
     va_end(again);
     va_end(args);

@@ -4,11 +4,17 @@
 
 #include "base/arena.h"
 
+#include <stdarg.h>
+
 struct text {                   /* a growing text inside an arena; `at` ends in a NUL */
     struct arena *arena;
     char *at;
     int64_t size, room;
 };
+/* vsnprintf, with one thing more: "(s)" or "(es)" behind a word of the format is left
+ * out where the whole number printed before it is 1, else only its brackets are.  All
+ * messages, and the functions below, are formatted so. */
+int text_format(char *to, size_t size, const char *fmt, va_list args);
 struct text text_make(struct arena *a);
 void text_add(struct text *t, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void text_add_bytes(struct text *t, const void *from, int64_t size);

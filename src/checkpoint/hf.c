@@ -281,7 +281,7 @@ static void unused_tell(const struct hf_folder *f, const struct param *p, int64_
             !name_in(known, count, f->tensor[i]->name) && ++unused <= NAMES_SHOWN)
             text_add(&names, "%s%s", unused > 1 ? ", " : "", f->tensor[i]->name);
     if (unused)
-        log_warn("checkpoint", "%s: %" PRId64 " tensors are not this model's: %s%s",
+        log_warn("checkpoint", "%s: %" PRId64 " tensor(s) are not this model's: %s%s",
                  f->path, unused, names.at, unused > NAMES_SHOWN ? ", ..." : "");
     arena_free(&a);
 }

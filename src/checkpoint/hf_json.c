@@ -46,7 +46,7 @@ void note(struct reader *r, const char *fmt, ...)
     if (!r->notes)
         return;
     va_start(args, fmt);
-    vsnprintf(line, sizeof line, fmt, args);
+    text_format(line, sizeof line, fmt, args);
     va_end(args);
     text_add(r->notes, "%s: %s%s\n", r->file, r->section, line);
 }

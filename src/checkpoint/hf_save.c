@@ -476,7 +476,7 @@ static bool written_check(struct arena *a, const char *folder, const struct file
     struct hf_folder is;
     bool ok = hf_open(a, folder, w->param, w->count, &is);
     ok = ok && (is.ntensor == f->tensors ||
-                fail("checkpoint: %s holds %lld tensors, %lld were written", folder,
+                fail("checkpoint: %s holds %lld tensor(s), %lld were written", folder,
                      (long long)is.ntensor, (long long)f->tensors));
     for (int64_t i = 0; i < f->tensors && ok; i++) {
         const struct disk_tensor *head = &f->saved[i].head;

@@ -106,7 +106,7 @@ static bool tensor_check(struct arena *a, const char *path,
             return gap(a, path, t, &s->box, end, box);
     }
     return sum == t->count ||
-           fail("checkpoint: %s: tensor '%s' has %" PRId64 " elements, its pieces "
+           fail("checkpoint: %s: tensor '%s' has %" PRId64 " element(s), its pieces "
                 "%" PRId64, path, t->name, t->count, sum);
 }
 
@@ -142,7 +142,7 @@ static bool files_check(struct arena *a, const char *path, const struct manifest
                 return fail("checkpoint: %s: pieces of file %" PRId64 " meet at bytes "
                             "%" PRId64 " and %" PRId64, path, file, end, x[i].from);
         if (end != m->bytes[file])
-            return fail("checkpoint: %s: file %" PRId64 " has %" PRId64 " bytes, its "
+            return fail("checkpoint: %s: file %" PRId64 " has %" PRId64 " byte(s), its "
                         "pieces %" PRId64, path, file, m->bytes[file], end);
     }
     return true;

@@ -65,7 +65,7 @@ static bool tensor_parse(struct arena *a, const char *path, const char *name, js
     if (!type_parse(a, json_string_value(dtype), out))
         return fail_in("safetensors: %s: tensor '%s'", path, name);
     if (json_array_size(shape) > MAX_DISK_DIMS)
-        return fail("safetensors: %s: tensor '%s' has %zu dimensions, at most %d are "
+        return fail("safetensors: %s: tensor '%s' has %zu dimension(s), at most %d are "
                     "read", path, name, json_array_size(shape), MAX_DISK_DIMS);
     out->ndim = (int)json_array_size(shape);
     for (int i = 0; i < out->ndim; i++) {
@@ -82,13 +82,13 @@ static bool tensor_parse(struct arena *a, const char *path, const char *name, js
         return fail("safetensors: %s: tensor '%s' has an impossible shape", path, name);
     if (from < 0 || to < from || to > data.size)
         return fail("safetensors: %s: tensor '%s' lies at %" PRId64 "..%" PRId64
-                    ", the data is %" PRId64 " bytes (is the file cut short?)", path,
+                    ", the data is %" PRId64 " byte(s) (is the file cut short?)", path,
                     name, from, to, data.size);
     if (out->other)                     /* how wide it is only its readers know */
         out->bytes = to - from;
     if (to - from != out->bytes)
-        return fail("safetensors: %s: tensor '%s' is %s = %" PRId64 " bytes, its range "
-                    "holds %" PRId64, path, name,
+        return fail("safetensors: %s: tensor '%s' is %s = %" PRId64 " byte(s), its "
+                    "range holds %" PRId64, path, name,
                     disk_text(a, disk_type(out), out->ndim, out->dim), out->bytes,
                     to - from);
     out->data = data.at + from;
@@ -164,13 +164,14 @@ bool safetensors_parse(struct arena *a, const char *path, struct bytes file,
     *out = (struct safetensors){.path = arena_copy(a, path, strlen(path)), .map = file};
     uint64_t size = 0;
     if (file.size < 8)
-        return fail("safetensors: %s is %" PRId64 " bytes, a header needs 8", path,
+        return fail("safetensors: %s is %" PRId64 " byte(s), a header needs 8", path,
                     file.size);
     for (int i = 7; i >= 0; i--)
         size = size << 8 | (uint8_t)file.at[i];
     if (size > HEADER_MOST || (int64_t)size > file.size - 8)
-        return fail("safetensors: %s: header of %" PRIu64 " bytes in a file of %" PRId64
-                    " (not a safetensors file, or cut short)", path, size, file.size);
+        return fail("safetensors: %s: header of %" PRIu64 " byte(s) in a file of "
+                    "%" PRId64 " (not a safetensors file, or cut short)", path, size,
+                    file.size);
     json_error_t error;
     json_t *head = json_loadb(file.at + 8, size, JSON_REJECT_DUPLICATES, &error);
     if (!json_is_object(head)) {

@@ -275,7 +275,7 @@ static bool newest(const struct comm *world, struct arena *a, const char *root,
     }
     if (count == 0)
         return true;
-    fail("checkpoint: none of the %" PRId64 " training states in %s is whole; move "
+    fail("checkpoint: none of the %" PRId64 " training state(s) in %s is whole; move "
          "them away to start again from step 1", count, root);
     return fail_kind(FAULT_CHECKPOINT);
 }

@@ -35,8 +35,8 @@ static bool sizes_check(const struct state *s)
         if (have < 0)
             ok = fail("checkpoint: %s is missing", path);
         else if (have != want)
-            ok = fail("checkpoint: %s is %" PRId64 " bytes, its manifest says %" PRId64,
-                      path, have, want);
+            ok = fail("checkpoint: %s is %" PRId64 " byte(s), its manifest says "
+                      "%" PRId64, path, have, want);
     }
     arena_free(&a);
     return ok;

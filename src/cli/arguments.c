@@ -69,7 +69,7 @@ static bool count_fail(const struct arguments *a, int least, int most)
             return fail("vlmoe: '%s' is a setting; set it with an equals sign: "
                         "%s=%s", text, key, i + 1 < a->count ? a->at[i + 1] : "VALUE");
     }
-    return fail("vlmoe: %d arguments, this command takes %d%s%.0d; see --help",
+    return fail("vlmoe: %d argument(s), this command takes %d%s%.0d; see --help",
                 a->count, least, most > least ? " to " : "", most > least ? most : 0);
 }
 

@@ -35,7 +35,7 @@ static bool loss_print(struct session *s, struct view_of_model *v)
            "  images %" PRId64 "  rows %" PRId64 "\n",
            e.loss, e.ledger.supervised, e.ledger.samples, e.ledger.images, e.rows);
     if (e.ledger.dropped)
-        say("left out: %" PRId64 " samples that cannot be read, %" PRId64
+        say("left out: %" PRId64 " sample(s) that cannot be read, %" PRId64
                " too long, %" PRId64 " without loss\n", e.ledger.bad,
                e.ledger.too_long, e.ledger.no_loss);
     return true;
@@ -71,7 +71,7 @@ static bool swap_print(struct session *s, struct view_of_model *v,
     if (!evaluate_samples(s, v, sample, n, &own))
         return false;
     if (own.ledger.supervised == 0) {
-        fail("eval: --swap-images: no token of the %d samples is supervised", n);
+        fail("eval: --swap-images: no token of the %d sample(s) is supervised", n);
         return fail_kind(FAULT_DATA);
     }
     images_swap(sample, n);

@@ -14,7 +14,7 @@ static bool message_make(struct arena *a, const char *const *image, int images,
     for (const char *at = prompt; (at = strstr(at, mark)); at += strlen(mark))
         marks++;
     if (marks && marks != images) {
-        fail("generate: the prompt has %d times %s, but there are %d images (--image)",
+        fail("generate: the prompt has %d times %s, but --image gives %d image(s)",
              marks, mark, images);
         return fail_kind(FAULT_USAGE);
     }

@@ -15,10 +15,10 @@ void say(const char *fmt, ...)
     va_list args, again;
     va_start(args, fmt);
     va_copy(again, args);
-    int n = vsnprintf(NULL, 0, fmt, args);
+    int n = text_format(NULL, 0, fmt, args);
     REQUIRE(n >= 0);
     char *text = arena_push(&a, (size_t)n + 1);
-    vsnprintf(text, (size_t)n + 1, fmt, again);
+    text_format(text, (size_t)n + 1, fmt, again);
     text_show(stdout, text, true);
     va_end(again);
     va_end(args);

@@ -71,7 +71,7 @@ static bool check_experts(const struct decoder_config *d)
     for (int l = 0; l < d->layers; l++)
         moe += d->moe[l];
     if (moe < d->layers && d->hidden < 1)
-        return fail("config: intermediate_size is %d, but %d layers are dense",
+        return fail("config: intermediate_size is %d, and %d layer(s) dense",
                     d->hidden, d->layers - moe);
     if (moe == 0)
         return true;

@@ -316,8 +316,8 @@ static void check_segment(const struct node *n)
     if ((k->back_in | k->weight_in | k->no_grad_in) & ~in ||
         (k->back_out | k->weight_out | k->no_grad_out | k->wide_out) & ~out ||
         k->wide_weight & ~((1u << n->nw) - 1))
-        BUG("graph: segment %s has masks beyond its %d inputs, %d outputs and %d "
-            "weights", k->name, n->nin, n->nout, n->nw);
+        BUG("graph: segment %s has masks beyond its %d input(s), %d output(s) and %d "
+            "weight(s)", k->name, n->nin, n->nout, n->nw);
     if (n->nw > 0 && !k->weight && !k->fused && k->no_grad_out != out)
         BUG("graph: segment %s has weights and no weight pass", k->name);
     if (!k->forward || (k->fused && (k->weight || !k->backward)))

@@ -106,9 +106,9 @@ static void gaps_say(const struct metrics_log *l, int64_t step, int64_t lines,
                      int64_t first)
 {
     if (lines < step)
-        log_warn("report", "%s: the lines of %" PRId64 " of the %" PRId64 " steps done "
-                 "are missing, the first of step %" PRId64 "; curves and sums of the "
-                 "report are without them", l->path, step - lines, step, first);
+        log_warn("report", "%s: the lines of %" PRId64 " of the %" PRId64 " step(s) "
+                 "done are missing, the first of step %" PRId64 "; curves and sums of "
+                 "the report are without them", l->path, step - lines, step, first);
 }
 
 /* Lines of steps up to `step`; anything else came after the state that is resumed. */

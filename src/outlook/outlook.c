@@ -215,7 +215,7 @@ bool outlook_open(struct outlook *o, const struct recipe *r,
     o->have = h->memory > 0 ? (int64_t)(h->memory - h->reserve)
                             : device_memory_free() / l->world;  /* ranks are threads */
     if (options->rank >= l->world) {
-        fail("plan: there is no rank %lld of %d ranks, numbered from 0",
+        fail("plan: there is no rank %lld of %d rank(s), numbered from 0",
              (long long)options->rank, l->world);
         return fail_kind(FAULT_USAGE);
     }

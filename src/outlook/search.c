@@ -36,7 +36,8 @@ static void progress_say(struct search *x)
     if (b)
         best = arena_text(&a, "best so far %.0f tokens/s a rank (pp %d dp %d cp %d tp "
                           "%d ep %d)", b->speed, b->pp, b->dp, b->cp, b->tp, b->ep);
-    const char *line = arena_text(&a, "%lld candidates, %s", (long long)x->count, best);
+    const char *line = arena_text(&a, "%lld candidate(s), %s", (long long)x->count,
+                                  best);
     double now = clock_seconds();
     if (log_terminal()) {
         log_progress("plan: %s", line);
@@ -470,11 +471,11 @@ static bool none_found(const struct search *x)
                  x->at[i]->fate == FATE_SKIPPED;
     }
     if (no == x->count) {
-        fail("plan: no layout of %d ranks is legal here; the first is refused: %s",
+        fail("plan: no layout of %d rank(s) is legal here; the first is refused: %s",
              x->world, x->count ? x->at[0]->why : "there is none to try");
         return fail_kind(FAULT_USAGE);
     }
-    fail("plan: none of %lld layouts of %d ranks fits %s; %s", (long long)x->count,
+    fail("plan: none of %lld layout(s) of %d rank(s) fits %s; %s", (long long)x->count,
          x->world, x->hardware.name,
          state + no == x->count
              ? "weights, gradients and optimizer alone exceed it: take more ranks, a "

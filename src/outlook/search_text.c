@@ -179,8 +179,8 @@ void search_print(const struct search *x, struct text *t)
     struct candidate **list;
     const struct recipe *r = x->recipe;
     int64_t shown = MIN(search_fitting(x, t->arena, &list), SEARCH_SHOWN);
-    text_add(t, "layouts of %d ranks on %s, %.2f GiB each; rows of at least %lld "
-                "tokens, %lld tokens a step; %lld candidates%s%s\n", x->world,
+    text_add(t, "layouts of %d rank(s) on %s, %.2f GiB each; rows of at least %lld "
+                "token(s), %lld token(s) a step; %lld candidate(s)%s%s\n", x->world,
              x->hardware.name, (double)x->have / GIB, (long long)r->batch_tokens,
              (long long)(r->batch_tokens * r->batch_rows), (long long)x->count,
              x->all ? ", every setting" : "",

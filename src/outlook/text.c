@@ -31,7 +31,7 @@ static void parameters_print(const struct outlook *o, const struct session *s,
             text_add(t, "%-12s%16lld%16lld%16lld%s\n", k < PARTS ? part_name[k] : "all",
                      (long long)all[k], (long long)trains[k], (long long)here[k],
                      trains[k] ? "" : "  frozen");
-    text_add(t, "batch: %lld rows, %.0f tokens, %d microbatches a rank\n",
+    text_add(t, "batch: %lld row(s), %.0f tokens, %d microbatch(es) a rank\n",
              (long long)s->recipe->batch_rows, o->tokens, p->mbs);
 }
 
@@ -120,7 +120,8 @@ static void memory_print(const struct outlook *o, const struct outlook_stage *s,
             kinds_row(row[i].component, row[i].bytes, unit, t);
     }
     kinds_row("all", sum.bytes, unit, t);
-    text_add(t, "allocated: %.2f %s (%lld bytes), of it %.2f state; %.2f parked on the "
+    text_add(t, "allocated: %.2f %s (%lld byte(s)), of it %.2f state; %.2f parked on "
+                "the "
                 "host\n", (double)p->bytes / unit, name, (long long)p->bytes,
              (double)p->state_bytes / unit, (double)p->host_bytes / unit);
     const struct outlook_stage *most = &o->stage[o->largest];
@@ -212,16 +213,16 @@ static void files_print(const struct outlook *o, const struct outlook_stage *s,
     struct hf_outline out = weights_outline(&x->model, dtype);
     double all = 4.0 * (double)model_parameters(&x->model, false) +
                  8.0 * (double)model_parameters(&x->model, true);
-    text_add(t, "\ntraining state: %.3f GB in %d files, rank %d writes %.3f GB, %s\n",
+    text_add(t, "\ntraining state: %.3f GB in %d file(s), rank %d writes %.3f GB, %s\n",
              all / 1e9, o->crew.mesh.layout.world, s->rank.rank,
              (double)train_state_bytes(x) / 1e9,
              saver_snapshot(x) ? "from a copy in host memory while it trains on"
                                : "without a copy");
     const struct loader_options rows = session_rows_ahead(x);
     text_add(t, "rows: at most %.3f GB on the host of rank 0 for those of a step, %d "
-                "ahead and %d samples that wait\n", (double)loader_bytes(&rows) / 1e9,
+                "ahead and %d sample(s) that wait\n", (double)loader_bytes(&rows) / 1e9,
              rows.ahead, rows.window);
-    text_add(t, "export in %s: %.3f GB in %lld files of at most %.3f GB, two buffers "
+    text_add(t, "export in %s: %.3f GB in %lld file(s) of at most %.3f GB, two buffers "
                 "of %d MiB a rank\n", dtype_name[dtype], (double)out.bytes / 1e9,
              (long long)out.files, (double)out.largest / 1e9, HF_BUFFER >> 20);
 }
@@ -274,7 +275,8 @@ static void time_print(const struct outlook *o, const struct outlook_stage *s,
     text_add(t, "\nwork: model %.4g TFLOP a step, %.4g a rank; hardware %.4g on rank "
                 "%d (full rows, all room, what runs again)\n", o->flops / 1e12,
              o->flops / 1e12 / world, s->flops / 1e12, s->rank.rank);
-    text_add(t, "typical: samples of %lld tokens, images of %lld patches; %.0f%% of "
+    text_add(t, "typical: samples of %lld token(s), images of %lld patch(es); %.0f%% "
+                "of "
                 "the experts' room is used, %.0f rows an expert\n",
              (long long)(r->plan_sample ? r->plan_sample : r->batch_tokens),
              (long long)(r->plan_image ? r->plan_image : r->batch_patches),
@@ -284,7 +286,7 @@ static void time_print(const struct outlook *o, const struct outlook_stage *s,
              f->compute * 1e3, f->communication * 1e3, f->exposed * 1e3, f->idle * 1e3,
              f->update * 1e3);
     if (o->stages > 1)
-        text_add(t, "pipeline: %d stages compute nothing %.1f%% of the time (bubble, "
+        text_add(t, "pipeline: %d stage(s) compute nothing %.1f%% of the time (bubble, "
                     "uneven stages, exposed communication)\n", o->stages,
                  100 * o->bubble);
     text_add(t, "step: %.2f ms; %.0f tokens/s and %.1f model TFLOP/s a rank "
@@ -301,11 +303,12 @@ static void straddlers_print(const struct mesh *m, const char *what, int span,
     int node = m->layout.node, n = outlook_straddlers(m, span);
     if (n == 0)
         return;
-    text_add(t, "note: %d of %d %s (%d ranks each) straddle nodes of %d ranks, more of "
+    text_add(t, "note: %d of %d %s (%d rank(s) each) straddle nodes of %d rank(s), "
+                "more of "
                 "them than so many ranks need: what they say crosses the network", n,
              m->layout.world / span, what, span, node);
     if (span < node)
-        text_add(t, "; with %d ranks of each node in use (node: %d in the hardware "
+        text_add(t, "; with %d rank(s) of each node in use (node: %d in the hardware "
                     "table) none would", node - node % span, node - node % span);
     text_add(t, "\n");
 }
@@ -324,7 +327,8 @@ static void notes_print(const struct outlook *o, struct text *t)
         straddlers_print(m, "groups of cp x tp", row, t);
     int64_t cell = (int64_t)x->config.vision.merge * x->config.vision.merge;
     if (x->config.has_vision && x->capacity.patches / cell > x->capacity.tokens)
-        text_add(t, "note: batch.patches %lld make %lld features, a row has places for "
+        text_add(t, "note: batch.patches %lld make %lld feature(s), a row has places "
+                    "for "
                     "%lld (batch.tokens): room and work for what cannot come\n",
                  (long long)x->capacity.patches,
                  (long long)(x->capacity.patches / cell),

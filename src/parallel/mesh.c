@@ -130,7 +130,7 @@ static bool because(struct reason *why, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    vsnprintf(why->text, sizeof why->text, fmt, args);
+    text_format(why->text, sizeof why->text, fmt, args);
     va_end(args);
     return false;
 }
@@ -166,13 +166,14 @@ static bool knob_fits(const struct layout *l, const struct mesh_limits *m, enum 
     switch (k) {
     case KNOB_PP:
         if (m->pieces && (int64_t)l->pp * m->chunks > m->pieces)
-            return because(why, "pp %d x %d chunks are more stages than the %d pieces "
+            return because(why, "pp %d x %d chunk(s) are more stages than the %d "
+                                "piece(s) "
                            "the model can be cut into", l->pp, m->chunks, m->pieces);
         return DIVIDES("pp", why, {l->pp, l->world, "ranks"});
     case KNOB_TP:
         if (l->world % inner)
-            return because(why, "pp %d x tp %d = %lld does not divide %d ranks", l->pp,
-                           l->tp, (long long)inner, l->world);
+            return because(why, "pp %d x tp %d = %lld does not divide %d rank(s)",
+                           l->pp, l->tp, (long long)inner, l->world);
         return DIVIDES("tp", why, {l->tp, m->heads, "query heads"},
                        {l->tp, groups_shared(l, m) ? 0 : m->groups, "key/value heads"},
                        {l->tp, m->hidden, "hidden columns (dense F)"},
@@ -185,30 +186,33 @@ static bool knob_fits(const struct layout *l, const struct mesh_limits *m, enum 
                        {l->tp, m->tokens, "tokens of a row"});
     case KNOB_CP:
         if (l->world % (inner * l->cp))
-            return because(why, "pp %d x cp %d x tp %d = %lld does not divide %d ranks",
+            return because(why, "pp %d x cp %d x tp %d = %lld does not divide %d "
+                                "rank(s)",
                            l->pp, l->cp, l->tp, (long long)inner * l->cp, l->world);
         if (l->cp > 1 && m->tokens % (2 * (int64_t)l->cp * l->tp))
-            return because(why, "2 x cp %d x tp %d = %lld pieces do not divide %lld "
-                           "tokens of a row", l->cp, l->tp, 2LL * l->cp * l->tp,
+            return because(why, "2 x cp %d x tp %d = %lld piece(s) do not divide %lld "
+                           "token(s) of a row", l->cp, l->tp, 2LL * l->cp * l->tp,
                            (long long)m->tokens);
         return true;
     case KNOB_DP:
         if (inner * l->cp * l->dp != l->world)
             return because(why, "pp %d x dp %d x cp %d x tp %d = %lld, but there are "
-                           "%d ranks", l->pp, l->dp, l->cp, l->tp,
+                           "%d rank(s)", l->pp, l->dp, l->cp, l->tp,
                            (long long)(inner * l->cp * l->dp), l->world);
         return true;
     case KNOB_REPLICATE:
         return DIVIDES("replicate", why, {l->replicate, l->dp, "data-parallel ranks"});
     case KNOB_EP:
         if (block % l->ep)
-            return because(why, "ep %d does not divide the %lld ranks of dp %d x cp %d "
+            return because(why, "ep %d does not divide the %lld rank(s) of dp %d x cp "
+                                "%d "
                            "x tp %d", l->ep, (long long)block, l->dp / l->replicate,
                            l->cp, l->tp);
         return DIVIDES("ep", why, {l->ep, m->experts, "experts"});
     case KNOB_ETP:
         if (block % ((int64_t)l->ep * l->etp))
-            return because(why, "ep %d x etp %d = %lld does not divide the %lld ranks "
+            return because(why, "ep %d x etp %d = %lld does not divide the %lld "
+                                "rank(s) "
                            "of dp %d x cp %d x tp %d", l->ep, l->etp,
                            (long long)l->ep * l->etp, (long long)block,
                            l->dp / l->replicate, l->cp, l->tp);
@@ -248,9 +252,9 @@ static bool complete(struct layout *l, const struct mesh_limits *m)
 {
     enum { MOST = 1 << 24 };
     if (l->world < 1 || l->world > MOST)
-        return fail("mesh: %d ranks, expected 1 to %d", l->world, MOST);
+        return fail("mesh: %d rank(s), expected 1 to %d", l->world, MOST);
     if (l->node < 0 || l->node > MOST)
-        return fail("mesh: %d ranks a node, expected 0 (all) to %d", l->node, MOST);
+        return fail("mesh: %d rank(s) a node, expected 0 (all) to %d", l->node, MOST);
     bool open = l->dp == 0;
     for (enum knob k = 0; k < KNOBS; k++) {
         int *at = knob(l, k);
@@ -343,7 +347,7 @@ char *mesh_text(const struct mesh *m, struct arena *a)
 {
     const struct layout *l = &m->layout;
     struct text t = text_make(a);
-    text_add(&t, "mesh of %d ranks", l->world);
+    text_add(&t, "mesh of %d rank(s)", l->world);
     if (l->node)
         text_add(&t, ", %d a node", l->node);
     text_add(&t, "\n");

@@ -13,7 +13,7 @@ struct box box_of(const struct view *v, int rank, int ndim, const int64_t *dim,
     for (int d = 0; d < ndim; d++) {
         int parts = view_group_size(v, on[d]);
         if (dim[d] % parts)
-            BUG("shard: dim %d of %lld over %d ranks", d, (long long)dim[d], parts);
+            BUG("shard: dim %d of %lld over %d rank(s)", d, (long long)dim[d], parts);
         b.dim[d] = dim[d];
         b.size[d] = dim[d] / parts;
         b.from[d] = b.size[d] * view_group_index(v, rank, on[d]);
@@ -223,7 +223,7 @@ bool shard_overlap(struct arena *a, const struct shard *old, int64_t count,
     for (int64_t i = new->part.from; i < new->part.to; i += next.length) {
         if (!search_find(&s, new, row, i, &next)) {
             fail("shard: element %lld of the tensor, wanted by rank %d, is in none of "
-                 "%lld shards", (long long)box_global(&new->box, i), new->rank,
+                 "%lld shard(s)", (long long)box_global(&new->box, i), new->rank,
                  (long long)count);
             return fail_kind(FAULT_CHECKPOINT);
         }

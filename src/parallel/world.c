@@ -57,7 +57,7 @@ bool world_run(int ranks, double patience, bool (*main)(struct rank *r, void *ar
 {
     enum { PATIENCE = 600 };            /* seconds */
     if (ranks < 1 || ranks > MAX_WORLD) {
-        fail("world: %d ranks on this machine, expected 1 to %d", ranks, MAX_WORLD);
+        fail("world: %d rank(s) on this machine, expected 1 to %d", ranks, MAX_WORLD);
         return fail_kind(FAULT_USAGE);
     }
     struct arena arena = arena_make("world");

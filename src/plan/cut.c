@@ -145,8 +145,8 @@ static bool read_layout(struct arena *a, const struct anatomy *m, const char *la
     char **word;
     int words = text_split(a, layout, ", ", &word);
     if (words != stages)
-        return fail("stages '%s': names %d stages, ranks x chunks is %d", layout, words,
-                    stages);
+        return fail("stages '%s': names %d stage(s), ranks x chunks is %d", layout,
+                    words, stages);
     for (const char *c = layout; *c; c++)
         if (sort_of_letter(*c) != SORTS)
             r.named[sort_of_letter(*c)] = true;
@@ -292,7 +292,8 @@ bool stages_make(struct arena *a, const struct graph *g, int ranks, int chunks,
         pieces += may_begin(&m, l);
     bool ok = true;
     if (pieces < stages)
-        ok = fail("stages: %d ranks x %d chunks are more than the %d pieces the model "
+        ok = fail("stages: %d rank(s) x %d chunk(s) are more than the %d piece(s) the "
+                  "model "
                   "can be cut into", ranks, chunks, pieces);
     else if (layout && *layout)
         ok = read_layout(&scratch, &m, layout, stages, out->of);

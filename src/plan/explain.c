@@ -36,8 +36,8 @@ void plan_explain_step(const struct plan *p, int64_t step, struct text *t)
 
 void plan_explain(const struct plan *p, struct text *t, int64_t limit)
 {
-    text_add(t, "%lld steps, %lld buffers, device %lld bytes (state %lld), "
-                "host %lld bytes\n",
+    text_add(t, "%lld step(s), %lld buffer(s), device %lld byte(s) (state %lld), "
+                "host %lld byte(s)\n",
              (long long)p->nstep, (long long)p->nbuffer, (long long)p->bytes,
              (long long)p->state_bytes, (long long)p->host_bytes);
     for (int64_t i = 0; i < p->nstep && (limit < 0 || i < limit); i++) {
@@ -173,8 +173,8 @@ static void summary_memory(const struct plan *p, struct text *t)
         }
         text_add(t, " %12.1f\n", (double)device / unit);
     }
-    text_add(t, "allocated: device %lld bytes (%.2f%% above the live peak), "
-                "host %lld bytes\n", (long long)p->bytes,
+    text_add(t, "allocated: device %lld byte(s) (%.2f%% above the live peak), "
+                "host %lld byte(s)\n", (long long)p->bytes,
              100.0 * (double)(p->bytes - p->live_bytes) / (double)MAX(p->live_bytes, 1),
              (long long)p->host_bytes);
 }
@@ -186,7 +186,7 @@ void plan_summary(const struct plan *p, struct text *t)
         for (int l = 0; l < LANES; l++)
             waits += p->step[i].wait[l] > 0;
     summary_memory(p, t);
-    text_add(t, "%lld steps, %lld waits:", (long long)p->nstep, (long long)waits);
+    text_add(t, "%lld step(s), %lld wait(s):", (long long)p->nstep, (long long)waits);
     for (int l = 0; l < LANES; l++)
         text_add(t, "%s %s %lld", l ? "," : "", lane_name[l], (long long)p->length[l]);
     text_add(t, "\n");

@@ -27,7 +27,7 @@ bool groups_fit(const struct groups *x, const struct graph *g)
     int planned = g->mesh ? g->mesh->layout.world : 1, ranks = x->world.size;
     if (planned == ranks && (!x->rank || x->rank->rank == g->rank))
         return true;
-    fail("run: the plan divides its work over %d ranks and is for rank %d, this is "
+    fail("run: the plan divides its work over %d rank(s) and is for rank %d, this is "
          "rank %d of %d", planned, g->rank, x->world.rank, ranks);
     return fail_kind(FAULT_USAGE);
 }

@@ -537,7 +537,8 @@ bool machine_evidence(const struct machine *m)
         const struct tally *t = &m->plan->tally[i];
         int64_t ran = machine_ran(m, i);
         if (ran != m->steps * t->count)
-            return fail("run: %s %s.%s ran %lld times in %lld steps, planned %lld each",
+            return fail("run: %s %s.%s ran %lld times in %lld step(s), planned %lld "
+                        "each",
                         step_name[t->kind], t->tower, t->name, (long long)ran,
                         (long long)m->steps, (long long)t->count);
     }

@@ -12,7 +12,8 @@
 
 static bool slab_lacks(const char *what, int64_t bytes, int64_t have)
 {
-    fail("%s: the plan needs %lld bytes, this machine can give %lld; use recompute or "
+    fail("%s: the plan needs %lld byte(s), this machine can give %lld; use recompute "
+         "or "
          "offload, or smaller microbatches", what, (long long)bytes, (long long)have);
     return fail_kind(FAULT_MEMORY);
 }

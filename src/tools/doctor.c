@@ -19,7 +19,7 @@
 
 void report_devices(struct text *t)
 {
-    text_add(t, "  cpu   %d cores, %.1f GiB free\n", device_cores(),
+    text_add(t, "  cpu   %d core(s), %.1f GiB free\n", device_cores(),
              (double)device_memory_free() / 1073741824);
     text_add(t, "  cuda  not in this version\n");
 }

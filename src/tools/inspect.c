@@ -31,9 +31,9 @@ static void row_print(const struct session *s, const struct row *row, int64_t nu
     struct arena a = arena_make("row");
     const struct ledger *l = &row->ledger;
     text_add(t,
-             "row %" PRId64 ": %d samples, %" PRId64 " images; %" PRId64
+             "row %" PRId64 ": %d sample(s), %" PRId64 " image(s); %" PRId64
              " supervised + %" PRId64 " context + %" PRId64 " image + %" PRId64
-             " padding = %" PRId64 " slots; %" PRId64 " of %" PRId64 " patches\n",
+             " padding = %" PRId64 " slot(s); %" PRId64 " of %" PRId64 " patch(es)\n",
              number, row->nsample, l->images, l->supervised, l->context, l->image,
              l->padding, l->slots, l->patches, l->patch_slots);
     text_add(t, "%6s %-20s %8s %8s %6s  %s\n", "place", "piece", "input", "target",
@@ -200,8 +200,9 @@ static bool file_show(struct looking *l, const char *file, int64_t number,
         }
     }
     if (ok)
-        text_add(t, "%s: %dx%d pixels -> grid %dx%d patches, %d tokens\n", file, width,
-                 height, p.grid_w, p.grid_h, p.grid_w * p.grid_h / (merge * merge));
+        text_add(t, "%s: %dx%d pixels -> grid %dx%d patch(es), %d token(s)\n", file,
+                 width, height, p.grid_w, p.grid_h,
+                 p.grid_w * p.grid_h / (merge * merge));
     arena_free(&item);
     return ok;
 }
@@ -214,8 +215,8 @@ bool inspect_images(const struct inspect_image *o, const char *const *file, int 
     const char *from;
     bool ok = shape_read(&a, o, &l.shape, &l.rules, &from);
     if (ok)
-        text_add(t, "limits: %" PRId64 " to %" PRId64 " pixels (%s), %d for a token\n",
-                 l.shape.min_pixels, l.shape.max_pixels, from,
+        text_add(t, "limits: %" PRId64 " to %" PRId64 " pixel(s) (%s), %d for a "
+                 "token\n", l.shape.min_pixels, l.shape.max_pixels, from,
                  l.shape.patch * l.shape.patch * l.shape.merge * l.shape.merge);
     ok = ok && (!o->out || output_open(&a, &l, file, count));
     for (int i = 0; i < count && ok; i++)
@@ -443,13 +444,13 @@ static bool survey_judge(const struct survey *v, const struct loader_options *o)
 {
     bool ok = true;
     if (v->bad && o->bad == BAD_FAIL)
-        ok = fail("data: %" PRId64 " of %" PRId64 " samples cannot be read, and "
+        ok = fail("data: %" PRId64 " of %" PRId64 " sample(s) cannot be read, and "
                   "data.bad is fail", v->bad, v->samples);
     else if (v->too_long && o->too_long == LONG_ERROR)
-        ok = fail("data: %" PRId64 " of %" PRId64 " samples are longer than a row, and "
-                  "data.too_long is error", v->too_long, v->samples);
+        ok = fail("data: %" PRId64 " of %" PRId64 " sample(s) are longer than a row, "
+                  "and data.too_long is error", v->too_long, v->samples);
     else if (v->bad + v->too_long + v->no_loss == v->samples)
-        ok = fail("data: none of %" PRId64 " samples can be used: %" PRId64 " cannot "
+        ok = fail("data: none of %" PRId64 " sample(s) can be used: %" PRId64 " cannot "
                   "be read, %" PRId64 " are too long, %" PRId64 " have no token to be "
                   "trained on%s", v->samples, v->bad, v->too_long, v->no_loss,
                   v->no_loss ? " (is the format right, are answers marked as the "
@@ -499,11 +500,11 @@ bool inspect_shards(const struct inspect_pack *o, struct text *t)
         source_close(source);
     }
     if (ok) {
-        text_add(t, "%s: %" PRId64 " samples, %" PRId64 " images (%.1f MB) in %" PRId64
-                 " shards\n", o->to, done.samples, done.images,
+        text_add(t, "%s: %" PRId64 " sample(s), %" PRId64 " image(s) (%.1f MB) in "
+                 "%" PRId64 " shard(s)\n", o->to, done.samples, done.images,
                  (double)done.image_bytes / 1e6, done.shards);
         if (done.bad)
-            text_add(t, "%" PRId64 " samples left out\n", done.bad);
+            text_add(t, "%" PRId64 " sample(s) left out\n", done.bad);
     }
     arena_free(&a);
     return ok || fail_kind(FAULT_DATA);

@@ -21,7 +21,7 @@ static bool tensor_get(const struct safetensors *f, const char *name, enum dtype
 {
     *out = safetensors_find(f, name);
     if (!*out || (*out)->dtype != dtype || (*out)->ndim != ndim)
-        return fail("parity: %s: tensor '%s' must be %s with %d dimensions", f->path,
+        return fail("parity: %s: tensor '%s' must be %s with %d dimension(s)", f->path,
                     name, dtype_safetensors(dtype), ndim);
     return true;
 }
@@ -182,8 +182,8 @@ static bool scored(const char *path, const struct row *row)
 {
     if (row->ledger.supervised)
         return true;
-    fail("parity: %s: no token is supervised: every label of the %" PRId64 " tokens is "
-         "-100, or stands at a row's first token, or at an image's", path,
+    fail("parity: %s: no token is supervised: every label of the %" PRId64 " token(s) "
+         "is -100, or stands at a row's first token, or at an image's", path,
          ledger_useful(&row->ledger));
     return fail_kind(FAULT_DATA);
 }

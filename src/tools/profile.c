@@ -248,7 +248,7 @@ bool profile_run(struct arena *a, const struct recipe *r,
     int ranks = session_ranks(r);
     struct batch *batch = NEW(a, struct batch, 1);
     if (o->rank >= ranks) {
-        fail("profile: there is no rank %lld of %d ranks, numbered from 0",
+        fail("profile: there is no rank %lld of %d rank(s), numbered from 0",
              (long long)o->rank, ranks);
         return fail_kind(FAULT_USAGE);
     }
@@ -305,7 +305,8 @@ void profile_print(const struct profile *all, int64_t rank, struct text *t)
 {
     const struct profile *p = &all[rank];
     text_add(t,
-             "step %.2f ms over %lld steps, %.0f useful tokens/s%s; rows cover %.1f%%; "
+             "step %.2f ms over %lld step(s), %.0f useful tokens/s%s; rows cover "
+             "%.1f%%; "
              "decoding and packing a step's rows takes %.2f ms of one core\n\n",
              p->step_ms, (long long)p->steps, p->useful_tokens_per_s,
              p->ranks > 1 ? " of all ranks" : "", 100 * p->covered, all->decode_ms);

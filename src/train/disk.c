@@ -54,7 +54,7 @@ bool disk_check(const char *run, const struct disk_need *n)
     }
     if (free < (double)all)
         log_warn("train", "%s has %.3f GB free, but the run will take %.3f GB: %lld "
-                 "training states of %.3f GB (checkpoint.every, checkpoint.keep), a "
+                 "training state(s) of %.3f GB (checkpoint.every, checkpoint.keep), a "
                  "model of %.3f GB, metrics", run, free / 1e9, (double)all / 1e9,
                  (long long)n->states, (double)n->state / 1e9, (double)n->export / 1e9);
     else

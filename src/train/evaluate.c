@@ -113,7 +113,8 @@ bool evaluate_samples(struct session *s, struct view_of_model *view,
         ok = loader_encode(&s->loader, &sample[i], &a, &encoded[i]);
         if (ok && (encoded[i].tokens > s->loader.shape.tokens ||
                    encoded[i].patches > s->loader.shape.patches))
-            ok = fail("eval: %s needs %d tokens and %d patches, a row holds %d and %d",
+            ok = fail("eval: %s needs %d token(s) and %d patch(es), a row holds %d "
+                      "and %d",
                       sample[i].name, encoded[i].tokens, encoded[i].patches,
                       s->loader.shape.tokens, s->loader.shape.patches);
     }

@@ -140,7 +140,8 @@ static bool prompt_fits(const struct row_shape *shape, const struct encoded *e)
 {
     return (e->tokens <= shape->tokens && e->patches <= shape->patches &&
             e->nimage <= shape->images) ||
-           fail("generate: %s needs %d tokens, %d patches and %d images, a row holds "
+           fail("generate: %s needs %d token(s), %d patch(es) and %d image(s), a row "
+                "holds "
                 "%d, %d and %d (raise batch.tokens, batch.patches or batch.images, or "
                 "lower data.max_pixels)",
                 e->name, e->tokens, e->patches, e->nimage, shape->tokens,
@@ -469,8 +470,8 @@ static void speed_log(const struct answers *x)
         read += p->e.tokens;
         made += MAX(p->tokens + p->ended - 1, 0);
     }
-    log_info("answers", "%d prompts of %" PRId64 " tokens in %.3f s, %" PRId64
-             " more tokens in %.3f s: %.1f tokens/s", x->count, read,
+    log_info("answers", "%d prompt(s) of %" PRId64 " token(s) in %.3f s, %" PRId64
+             " more token(s) in %.3f s: %.1f tokens/s", x->count, read,
              x->prompt_seconds, made, x->step_seconds,
              x->step_seconds > 0 ? (double)made / x->step_seconds : 0);
 }

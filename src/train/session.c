@@ -53,12 +53,12 @@ static bool layout_make(const struct recipe *r, const struct mesh_limits *limits
     int64_t rows = r->batch_rows;
     if (rows % dp)
         return fail("recipe: batch.rows %" PRId64 " does not divide over %d "
-                    "data-parallel ranks; nearest is %" PRId64, rows, dp,
+                    "data-parallel rank(s); nearest is %" PRId64, rows, dp,
                     MAX((rows + dp / 2) / dp, 1) * dp);
     int stage = out->layout.world / out->layout.pp;
     return !limits->features || strcmp(r->vision_balance, "images") != 0 ||
            stage <= MAX_MEMBERS ||
-           fail("recipe: vision.balance images: %d ranks of a stage would exchange "
+           fail("recipe: vision.balance images: %d rank(s) of a stage would exchange "
                 "rows, at most %d can; set it to none", stage, MAX_MEMBERS);
 }
 
@@ -291,7 +291,7 @@ static bool sources_open(struct session *s, struct mix_part *part)
         hash[i] = source_hash(s->source[i]);
         part[i] =
             (struct mix_part){s->source[i], x->weight, *x->name ? x->name : x->path};
-        log_info("data", "%s: %" PRId64 " samples (%s)", part[i].name,
+        log_info("data", "%s: %" PRId64 " sample(s) (%s)", part[i].name,
                  source_count(s->source[i]), source_format(s->source[i]));
     }
     s->data_hash = XXH3_64bits(hash, sizeof *hash * (size_t)r->nsource);
@@ -308,9 +308,9 @@ static bool shape_read(struct session *s, struct image_shape *shape)
         return false;
     shape->rule = (enum resize_rule)choice_of(r->data_resize_rule, resize_rule_name);
     int cell = v->patch * v->merge;
-    log_info("data", "images are resized to %" PRId64 " to %" PRId64 " pixels (%s), "
-             "about %" PRId64 " to %" PRId64 " tokens (sides are whole multiples of "
-             "%d); a row holds %" PRId64 " tokens and %" PRId64 " patches",
+    log_info("data", "images are resized to %" PRId64 " to %" PRId64 " pixel(s) (%s), "
+             "about %" PRId64 " to %" PRId64 " token(s) (sides are whole multiples of "
+             "%d); a row holds %" PRId64 " token(s) and %" PRId64 " patch(es)",
              shape->min_pixels, shape->max_pixels, from,
              shape->min_pixels / cell / cell, shape->max_pixels / cell / cell, cell,
              s->model.capacity.tokens, s->model.capacity.patches);
@@ -442,9 +442,9 @@ static int threads_of(const struct session *s)
     int64_t wanted = s->recipe->device_threads, ranks = s->rank ? s->rank->ranks : 1;
     int cores = device_cores();
     if (wanted * ranks > MANY * cores && session_leads(s))
-        log_warn("device", "device.threads %" PRId64 " for each of %" PRId64 " ranks "
-                 "are %" PRId64 " threads on %d cores; 0 takes one per core", wanted,
-                 ranks, wanted * ranks, cores);
+        log_warn("device", "device.threads %" PRId64 " for each of %" PRId64 " rank(s) "
+                 "are %" PRId64 " thread(s) on %d core(s); 0 takes one per core",
+                 wanted, ranks, wanted * ranks, cores);
     return ranks > 1 && !wanted ? MAX(cores / (int)ranks, 1) : (int)wanted;
 }
 
@@ -474,7 +474,7 @@ bool session_machine(struct session *s)
         s->router_bias =
             NEW(&s->arena, float,
                 s->model.decoder.moe_layers * s->model.config.decoder.experts);
-    log_info("model", "%s, %" PRId64 " parameters, %" PRId64 " trained; weights %s",
+    log_info("model", "%s, %" PRId64 " parameter(s), %" PRId64 " trained; weights %s",
              r->model_path, model_parameters(&s->model, false),
              model_parameters(&s->model, true), load ? "loaded" : "fresh");
     return true;

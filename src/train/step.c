@@ -288,7 +288,7 @@ static bool step_skipped(struct trainer *t)
     bool ok = t->state.skipped_in_row <= t->s.recipe->train_nonfinite_limit;
     if (!ok) {
         fail("train: gradients were not finite in %" PRId64
-             " steps in a row, the limit is "
+             " step(s) in a row, the limit is "
              "train.nonfinite_limit = %" PRId64 "; last samples: %.300s",
              t->state.skipped_in_row, t->s.recipe->train_nonfinite_limit, names.at);
         fail_kind(FAULT_NOT_FINITE);

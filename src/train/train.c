@@ -327,11 +327,12 @@ static bool run_begin(struct trainer *t, struct arena *a, bool resumed)
     t->batch->ended = run_measure(t, t->state.step, &share);
     t->done = resumed && t->batch->ended;
     if (t->done && r->train_epochs)
-        log_info("train", "%s is already done, %" PRId64 " steps, %" PRId64 " epochs; "
-                 "raise train.epochs to go on", t->run, t->state.step, r->train_epochs);
+        log_info("train", "%s is already done, %" PRId64 " step(s), %" PRId64 " "
+                 "epoch(s); raise train.epochs to go on", t->run, t->state.step,
+                 r->train_epochs);
     else if (t->done)
-        log_info("train", "%s is already done, %" PRId64 " of %" PRId64 " steps; raise "
-                 "train.steps to go on", t->run, t->state.step, r->train_steps);
+        log_info("train", "%s is already done, %" PRId64 " of %" PRId64 " step(s); "
+                 "raise train.steps to go on", t->run, t->state.step, r->train_steps);
     if (t->done)
         return true;
     schedule_warn(r);

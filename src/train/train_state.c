@@ -152,7 +152,7 @@ static bool load(struct session *s, struct arena *a, const struct state *state,
     t->changes = changes.size ? changes.at : NULL;
     json_decref(meta);
     if (ok && count != m->tensors)
-        ok = fail("checkpoint: %s holds %" PRId64 " tensors, this run needs %" PRId64
+        ok = fail("checkpoint: %s holds %" PRId64 " tensor(s), this run needs %" PRId64
                   " (was model.freeze or moe.bias_rate changed?)", state->path,
                   m->tensors, count);
     for (int64_t i = 0; i < count && ok; i++)

@@ -372,7 +372,7 @@ static void test_refused(void **state)
         {sample_of(&bad_text, 1, 0), "UTF-8"},
         {sample_of(&image, 1, 0), "0 images given"},
         {sample_of(&image, 1, 2), "2 images given, but 1"},
-        {sample_of(&user, 1, 1), "1 images given, but 0"},
+        {sample_of(&user, 1, 1), "1 image given, but 0"},
         {sample_of(&later, 1, 2), "image 2 comes where image 1"},
         {sample_of(&both, 1, 2), "image 1 comes where image 2"},
         {sample_of(&drawn, 1, 1), "an image in an assistant message"},

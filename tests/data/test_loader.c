@@ -269,7 +269,7 @@ static void too_long_samples(void **state)
     assert_int_equal(t->sum.dropped, 3);
     assert_int_equal(t->cursor[t->rows - 1].too_long, 3);
     assert_int_equal(t->left, 3);
-    find_left(t, "003", "840 patches, 1 images; a row holds 256 tokens, 600 patches");
+    find_left(t, "003", "840 patches, 1 image; a row holds 256 tokens, 600 patches");
     find_left(t, "005", "952 patches");
     tape_free(t);
 

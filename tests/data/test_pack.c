@@ -91,11 +91,11 @@ static void image_tokens_and_images_must_agree(void **state)
         const char *says;
     } bad[] = {
         {"TiiiiiT", 1, {{4, 4}, {0, 0}},
-         "5 image tokens in the text, but its 1 images make 4"},
+         "5 image tokens in the text, but its 1 image make 4"},
         {"TiiiT", 1, {{4, 4}, {0, 0}},
-         "3 image tokens in the text, but its 1 images make 4"},
-        {"TiT", 0, {{0, 0}}, "1 image tokens in the text, but its 0 images make 0"},
-        {"TT", 1, {{2, 2}}, "0 image tokens in the text, but its 1 images make 1"},
+         "3 image tokens in the text, but its 1 image make 4"},
+        {"TiT", 0, {{0, 0}}, "1 image token in the text, but its 0 images make 0"},
+        {"TT", 1, {{2, 2}}, "0 image tokens in the text, but its 1 image make 1"},
         {"iiTiiii", 2, {{4, 4}, {2, 4}}, "image 1 makes 2 x 2 = 4 tokens, but text "
                                          "follows its first 2"},
         {"iiiii", 2, {{2, 2}, {2, 8}}, NULL},

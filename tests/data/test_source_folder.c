@@ -104,7 +104,7 @@ static void test_auto_folder(void **state)
     static const struct {
         const char *folder, *words;
     } bad[] = {
-        {"both", "1 tar shards and 1 images; set the format"},
+        {"both", "1 tar shard and 1 image; set the format"},
         {"json", "give the path of a JSON file"},
         {"empty", "is an empty folder (readable: images with captions"},
     };

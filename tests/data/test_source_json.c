@@ -186,7 +186,7 @@ static void test_mismatch(void **state)
         assert_non_null(strstr(got, "one.jsonl:2: "));
         assert_non_null(strstr(got, arena_text(&s.arena,
                                                "%d '<image>' placeholders but %d "
-                                               "images",
+                                               "image(s);",
                                                marks[i], given[i])));
         assert_non_null(strstr(got, arena_text(&s.arena, "'%.79s", text[i])));
         assert_true(text_utf8(got, (int64_t)strlen(got)));
@@ -314,7 +314,7 @@ static void test_bad(void **state)
         {"openai",
          "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\"}]}], "
          "\"images\": [\"a\", \"b\"]}",
-         "2 images are given beside the turns, but image 2 has no part"},
+         "2 images beside the turns, but image 2 has no part"},
         {"openai",
          "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image\", "
          "\"image\": \"a\", \"url\": \"b\"}]}]}",

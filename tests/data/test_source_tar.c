@@ -177,7 +177,7 @@ static void test_members(void **state)
         "x.tar:pipe: member pipe.jpg is a link that leads to no file of the shard",
         "x.tar:006: no text, expected a .txt member",
         "x.tar:007: messages[0].content[0]: image: image '../x.png' is none of the 0",
-        ("x.tar:008: 2 '<image>' placeholders but 1 images; text begins "
+        ("x.tar:008: 2 '<image>' placeholders but 1 image; text begins "
          "'<image><image>'"),
         "x.tar:009: json: not valid JSON",
         "user[<0>What?] assistant[A cat.]",
@@ -186,7 +186,7 @@ static void test_members(void **state)
         "x.tar:differ: json: 'caption' is another text than the .txt member",
         "x.tar:turns: both a .txt member and turns in the .json",
         "x.tar:odd: json: the key 'region' is not read",
-        "x.tar:spare: 1 images are given beside the turns, but image 1 has no part",
+        "x.tar:spare: 1 image beside the turns, but image 1 has no part",
         "x.tar:count: images: names 2 images, but the key has 1",
         "user[<image><0>]",
     };

@@ -176,7 +176,7 @@ json_case 3 "image on the network" "on the network" "${good//data\/1-base_420.jp
 json_case 3 "broken base64" "base64" "${good//data\/1-base_420.jpg/data:image\/png;base64,A*}"
 json_case 3 "unknown role" "unknown role" "${good/assistant/oracle}"
 json_case 3 "unknown part" "unknown part" "${good/\"type\":\"text\",\"text\":\"Hm?\"/\"type\":\"smell\"}"
-json_case 3 "more marks than images" "placeholders but 1 images" \
+json_case 3 "more marks than images" "placeholders but 1 image;" \
     '{"image":"data/1-base_420.jpg","conversations":[{"from":"human","value":"<image><image>?"},{"from":"gpt","value":"No."}]}'
 json_case 3 "nothing to learn" "whole epoch" '{"messages":[{"role":"user","content":"Hm?"}]}'
 json_case 3 "bytes that are no UTF-8" "not valid JSON" "${good/Yes/$'\351'}"
@@ -198,7 +198,7 @@ echo '{"messages":[{"role":"user","content":"q"},{"role":"assistant","content":"
 "$vlmoe" data pack "$tiny/key.jsonl" "$tiny/key" >"$log" 2>&1
 verdict "data pack, an unknown key" $? 3 "the key 'odd' is not read" "data.sources.N.ignore"
 "$vlmoe" data pack "$tiny/key.jsonl" "$tiny/key" --ignore odd >"$log" 2>&1
-verdict "data pack, a key that need not be read" $? 0 "1 samples"
+verdict "data pack, a key that need not be read" $? 0 "1 sample, 0 images ("
 shard=$(ls "$tiny/shards"/*.tar)
 trains "good shard" data.sources.0.path="$shard" data.sources.0.format=auto
 head -c 2000 "$shard" >"$tiny/short.tar"
@@ -434,7 +434,7 @@ cp -r "$tiny/data" "$tiny/partly"
 echo "no image" >"$tiny/partly/1-base_420.jpg"
 command_case 3 "bad: $tiny/partly" data pack "$tiny/partly" "$tiny/packed"
 [ -e "$tiny/packed" ] || [ -e "$tiny/packed.part" ] && tiny_fail "data pack: exit code 3, and shards"
-command_case 0 "1 samples left out" data pack "$tiny/partly" "$tiny/packed2" --skip
+command_case 0 "1 sample left out" data pack "$tiny/partly" "$tiny/packed2" --skip
 command_case 2 "0 arguments" train
 command_case 2 "2 arguments" train a.yaml b.yaml
 command_case 2 "no option '--fast'" eval "$tiny/recipe.yaml" --fast

@@ -135,7 +135,7 @@ said "$asked" assistant '"x"' ',{"role":"assistant","content":"y"}' | sed 's/"co
 train z4 "${lines[@]}" data.sources.0.path="$tiny/z.jsonl" train.steps=2
 train_expected 3 z4 $? "no turn of any of them is to be trained on" "none of its 2 assistant turns is to be trained on"
 "$vlmoe" data check "$tiny/recipe.yaml" "${lines[@]}" data.sources.0.path="$tiny/z.jsonl" >"$tiny/check.log" 2>&1
-train_expected 3 check $? "none of 1 samples can be used" "1 have no token to be trained on"
+train_expected 3 check $? "none of 1 sample can be used" "1 have no token to be trained on"
 
 # ---- a poisoned weight: one token's embedding, met in one sample of twelve ----
 

@@ -4,6 +4,7 @@
 #include "lint/files.h"
 
 #include <ctype.h>
+#include <regex.h>
 
 enum { COLUMNS = 88, LINES = 900 };
 
@@ -211,6 +212,49 @@ static void test_code(void **state)
     assert_int_equal(wrong, 0);
 }
 
+/* A number is not followed by a plural: one of them is "1 image", see text_format. */
+static const char counted[] =
+    "[^x](%[0-9.*]*(ll|l|z)?[du]|PRI[du]64 \") ([a-z-]+ )?(images|samples|shards|ranks|"
+    "rows|tokens|steps|files|bytes|patches|pixels|tensors|layers|stages|pieces|workers|"
+    "threads|epochs|elements|lines|members|layouts|candidates)([^a-z:/]|$)";
+static const struct exception may_count[] = {
+    {"src/base/memory.c", "prints where nothing can be formatted"},
+    {"src/measure/metrics.c", "says so of several ranks alone"},
+};
+
+static void test_counts(void **state)
+{
+    (void)state;
+    struct arena a = arena_make("test");
+    struct files f = files_all(&a);
+    int wrong = 0, read = 0;
+    regex_t plural;
+    assert_int_equal(regcomp(&plural, counted, REG_EXTENDED), 0);
+    assert_int_equal(regexec(&plural, "\"%d image tokens\"", 0, NULL, 0), 0);
+    assert_int_equal(regexec(&plural, "\"%\" PRId64 \" bytes,\"", 0, NULL, 0), 0);
+    assert_int_not_equal(regexec(&plural, "\"%d image(s)\"", 0, NULL, 0), 0);
+    for (int64_t i = 0; i < f.count; i++) {
+        const char *path = f.path[i];
+        struct bytes file;
+        bool may = !files_is_code(path) || text_starts(path, "tests/");
+        for (int k = 0; k < COUNT(may_count); k++)
+            may |= !strcmp(path, may_count[k].path);
+        if (may)
+            continue;
+        assert_ok(file_read(&a, path, 1 << 24, &file));
+        regmatch_t at;
+        for (const char *s = file.at; !regexec(&plural, s, 1, &at, 0); s += at.rm_eo) {
+            print_error("%s: %.*s\n", path, (int)(at.rm_eo - at.rm_so), s + at.rm_so);
+            wrong++;
+        }
+        read++;
+    }
+    regfree(&plural);
+    arena_free(&a);
+    assert_true(read > 20);
+    assert_int_equal(wrong, 0);
+}
+
 static void test_root_names(void **state)
 {
     (void)state;
@@ -314,6 +358,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_checks_can_complain),
         cmocka_unit_test(test_code),
+        cmocka_unit_test(test_counts),
         cmocka_unit_test(test_root_names),
         cmocka_unit_test(test_no_path_or_host_of_one_machine),
     };

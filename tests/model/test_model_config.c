@@ -25,7 +25,7 @@ static void test_decoder(void **state)
     BROKEN(c.decoder.active = 7, "num_experts_per_tok 7 is above num_experts 6");
     BROKEN(c.decoder.expert_hidden = 0, "moe_intermediate_size is 0");
     BROKEN(c.decoder.shared_hidden = -1, "shared_expert_intermediate_size is -1");
-    BROKEN(c.decoder.hidden = 0, "intermediate_size is 0, but 1 layers are dense");
+    BROKEN(c.decoder.hidden = 0, "intermediate_size is 0, and 1 layer dense");
     BROKEN(c.decoder.theta = 0, "rope_theta 0");
     BROKEN(c.decoder.eps = -1, "rms_norm_eps -1");
     BROKEN(c.decoder.theta = NAN, "rope_theta");

@@ -161,7 +161,7 @@ works generate "$model" "${two[@]}" --prompt "<image><image>Same?" "${asked[@]}"
 cmp -s "$out" "$tiny/before" || tiny_fail "generate: marks in front are not images in front"
 for prompt in "<image>?" "<image><image><image>?"; do
     "$vlmoe" generate "$model" "${two[@]}" --prompt "$prompt" >"$out" 2>&1
-    expected 2 "generate: marks and images" $? "$out" "there are 2 images"
+    expected 2 "generate: marks and images" $? "$out" "gives 2 images"
 done
 
 # ---- eval: what cannot be read is counted; every second sample is held out ----
@@ -170,7 +170,7 @@ cp -r "$tiny/data" "$tiny/hurt"
 for name in $(ls "$tiny/hurt" | grep -v txt | sort | sed -n 11,12p); do echo no >"$tiny/hurt/$name"; done
 works eval "$tiny/recipe.yaml" --model "$model" data.hold_out=2 eval.rows=100 --samples 0 \
     data.sources.0.path="$tiny/hurt"
-holds "$out" "left out: 1 samples that cannot be read, 0 too long, 0 without loss"
+holds "$out" "left out: 1 sample that cannot be read, 0 too long, 0 without loss"
 works eval "$tiny/recipe.yaml" --model "$model" data.hold_out=2 eval.rows=100 --samples 0
 grep -q "left out" "$out" && tiny_fail "eval: nothing was to be left out"
 
@@ -201,7 +201,7 @@ expected 3 "parity: nothing supervised" $? "$out" "no token is supervised"
 
 "$vlmoe" plan "$tiny/recipe.yaml" --rank 99999999999 >"$out" 2>&1
 [ $? -eq 2 ] || tiny_fail "plan --rank: exit code"
-holds "$out" "there is no rank 99999999999 of 1 ranks"
+holds "$out" "there is no rank 99999999999 of 1 rank,"
 
 # ---- convert: a state gives the exported bytes; there and back ----
 

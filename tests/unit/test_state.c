@@ -255,7 +255,7 @@ static void test_files_missing_or_cut(void **state)
     assert_ok(!rename(path_join(&a, root, "step-7"), step));    /* of another step */
     assert_fails(opens(&a, root, 8), "is of step 7, its folder says 8");
     int64_t none;
-    assert_fails(case_newest(3, root, &none), "none of the 1 training states");
+    assert_fails(case_newest(3, root, &none), "none of the 1 training state in");
     assert_int_equal(fail_fault(), FAULT_CHECKPOINT);
     assert_fails(opens(&a, root, 9), "step-9");                 /* not there */
     assert_int_equal(fail_fault(), FAULT_CHECKPOINT);

@@ -1,6 +1,7 @@
 /* test_text.c - building, splitting, reading and comparing text. */
 #include "check.h"
 
+#include <inttypes.h>
 #include "base/text.h"
 
 static void test_building_grows(void **state)
@@ -167,10 +168,45 @@ static void test_show(void **state)
     assert_shown("", true, "");
 }
 
+static void assert_format(const char *want, const char *fmt, ...)
+{
+    char got[128];
+    va_list args;
+    va_start(args, fmt);
+    assert_int_equal(text_format(got, sizeof got, fmt, args), strlen(want));
+    va_end(args);
+    assert_string_equal(got, want);
+}
+
+/* A word is plural unless the whole number before it is 1, whatever else is printed;
+ * what the arguments hold is left as it is. */
+static void test_plurals(void **state)
+{
+    (void)state;
+    assert_format("1 image, 2 patches", "%d image(s), %lld patch(es)", 1, 2LL);
+    assert_format("0 images, 1 patch", "%zu image(s), %ld patch(es)", (size_t)0, 1L);
+    assert_format("-1 images of 11 a(s)", "%d image(s) of %*d %s", -1, 2, 11, "a(s)");
+    assert_format("1 of 2 samples (1.5 MB)", "%d of %" PRId64 " sample(s) (%.1f MB)", 1,
+                  (int64_t)2, 1.5);
+    assert_format("1 'ab' place, 3%", "%d '%.*s' place(s), %u%%", 1, 2, "abc", 3u);
+    struct arena a = arena_make("test");
+    fail("%d step(s)", 1);
+    assert_string_equal(fail_message(), "1 step");
+    fail_in("%d step(s)", 2);
+    assert_string_equal(fail_message(), "2 steps: 1 step");
+    assert_string_equal(arena_text(&a, "%d row(s)", 1), "1 row");
+    struct text t = text_make(&a);
+    text_add(&t, "%d row(s)", 1);
+    text_add(&t, ", %d row(s)", 5);
+    assert_string_equal(t.at, "1 row, 5 rows");
+    arena_free(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_show),
+        cmocka_unit_test(test_plurals),
         cmocka_unit_test(test_building_grows),
         cmocka_unit_test(test_starts_and_ends),
         cmocka_unit_test(test_numbers_are_whole_and_finite),
