@@ -13,9 +13,6 @@ const struct image_shape image_shape_default = {
     .mean = {0.5f, 0.5f, 0.5f}, .std = {0.5f, 0.5f, 0.5f},
     .rule = RESIZE_TORCHVISION,
 };
-const char *const alpha_rule_name[] = {"white", "drop", NULL};
-const char *const exif_rule_name[] = {"apply", "ignore", NULL};
-const char *const resize_rule_name[] = {"torchvision", "pil", NULL};
 
 /* ---- what it is, and whether it may be read ---- */
 

@@ -32,8 +32,6 @@ struct image_rules {                    /* how pixels become RGB, the right way 
  * Pillow 13: vertically first where that loses more than twice as many rows as columns.
  * (Before, only for images more than 100 times as high as wide, or never.) */
 enum resize_rule { RESIZE_TORCHVISION, RESIZE_PIL };
-extern const char *const exif_rule_name[], *const alpha_rule_name[],
-    *const resize_rule_name[];          /* end in NULL */
 
 enum image_kind { IMAGE_UNKNOWN, IMAGE_JPEG, IMAGE_PNG, IMAGE_WEBP };
 enum image_kind image_kind_of(const void *bytes, int64_t size);

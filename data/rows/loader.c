@@ -19,8 +19,6 @@
 
 #include <stdatomic.h>
 
-const char *const long_policy_name[] = {"drop", "shrink", "cut", "error", NULL};
-const char *const bad_policy_name[] = {"skip", "fail", NULL};
 
 enum {
     ITEMS_AHEAD = 4,                    /* measured samples a worker keeps ready */

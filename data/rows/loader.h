@@ -14,7 +14,6 @@
  * cut off, where that makes it fit; or the end of the run. */
 enum long_policy { LONG_DROP, LONG_SHRINK, LONG_CUT, LONG_ERROR };
 enum bad_policy { BAD_SKIP, BAD_FAIL };
-extern const char *const long_policy_name[], *const bad_policy_name[];
 
 struct loader_options {
     const struct mix *mix;

@@ -3,7 +3,6 @@
 
 #include "base/text.h"
 
-const char *const special_name[] = {"text", "keep", NULL};
 
 bool chat_make(const struct tokenizer *t, struct chat *out)
 {

@@ -23,7 +23,6 @@ struct chat {
     int im_start, im_end, vision_start, vision_end, image_pad;
     enum special special;               /* SPECIAL_KEEP (as made) or SPECIAL_TEXT */
 };
-extern const char *const special_name[];        /* "text", "keep", NULL */
 /* Fails naming the token that the tokenizer lacks or does not treat as special. */
 MUST_USE bool chat_make(const struct tokenizer *t, struct chat *out);
 

@@ -13,7 +13,6 @@ const char single_name[] = "model.safetensors";
 const char index_name[] = "model.safetensors.index.json";
 const char head_name[] = "lm_head.weight";
 const char config_name[] = "config.json";
-const char *const expert_layout_name[] = {"auto", "released", "transformers", NULL};
 static const char table_name[] = "model.language_model.embed_tokens.weight";
 enum { INDEX_MOST = 256 << 20, NAMES_SHOWN = 5 };
 

@@ -44,7 +44,6 @@ enum expert_layout {
     EXPERTS_TRANSFORMERS,               /* [E, 2F, D] and [E, D, F], as transformers
                                          * saves them since 5.24 */
 };
-extern const char *const expert_layout_name[];          /* NULL at the end */
 
 struct hf_folder {                      /* all weight files of a folder, mapped */
     const char *path;

@@ -102,7 +102,10 @@ bool recipe_open(struct arguments *a, struct recipe *out)
 {
     if (!recipe_read(a->arena, a->at[0], a->override, a->overrides, out))
         return false;
-    log_set(!strcmp(out->run_log, "debug") ? LOG_DEBUG
-            : !strcmp(out->run_log, "warn") ? LOG_WARN : LOG_INFO, 0);
+    switch (out->run_log) {
+    case run_log_debug: log_set(LOG_DEBUG, 0); break;
+    case run_log_info: log_set(LOG_INFO, 0); break;
+    case run_log_warn: log_set(LOG_WARN, 0); break;
+    }
     return true;
 }

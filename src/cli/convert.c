@@ -3,27 +3,26 @@
 
 #include "base/file.h"
 #include "tools/convert.h"
+#include "train/choices.h"
 
 static bool run(struct arena *arena, int argc, char **argv)
 {
     struct arguments a = {.arena = arena};
     struct convert_options o = {0};
-    const char *experts = expert_layout_name[EXPERTS_AUTO];
+    const char *experts = NULL, *dtype = NULL;
+    int layout = checkpoint_experts_auto, type = checkpoint_dtype_f32;
     int64_t megabytes = 5000;
     const struct option option[] = {
-        {"dtype", &o.dtype, NULL, NULL},     {"like", &o.like, NULL, NULL},
+        {"dtype", &dtype, NULL, NULL},       {"like", &o.like, NULL, NULL},
         {"experts", &experts, NULL, NULL},   {"force", NULL, NULL, &o.force},
         {"shard-mb", NULL, &megabytes, NULL}};
     if (!arguments_read(&a, argc, argv, option, COUNT(option), 2, 2))
         return false;
-    if (o.dtype && strcmp(o.dtype, "f32") && strcmp(o.dtype, "bf16")) {
-        fail("convert: --dtype %s is not f32 or bf16", o.dtype);
+    if (dtype && !recipe_choice("checkpoint.dtype", dtype, &type)) {
+        fail("convert: --dtype %s is not f32 or bf16", dtype);
         return fail_kind(FAULT_USAGE);
     }
-    int layout = 0;
-    while (expert_layout_name[layout] && strcmp(experts, expert_layout_name[layout]))
-        layout++;
-    if (!expert_layout_name[layout]) {
+    if (experts && !recipe_choice("checkpoint.experts", experts, &layout)) {
         fail("convert: --experts %s is not released or transformers", experts);
         return fail_kind(FAULT_USAGE);
     }
@@ -33,9 +32,11 @@ static bool run(struct arena *arena, int argc, char **argv)
     }
     if (!folder_unused(a.at[1]))
         return fail_kind(FAULT_USAGE);
+    o.retype = dtype != NULL;
+    o.dtype = dtype_of_export((enum checkpoint_dtype)type);
     o.from = a.at[0];
     o.to = a.at[1];
-    o.experts = (enum expert_layout)layout;
+    o.experts = experts_of((enum checkpoint_experts)layout);
     o.shard_bytes = megabytes * 1000000;
     if (!convert(&o))
         return false;

@@ -74,7 +74,7 @@ static bool check(struct arena *arena, int argc, char **argv)
     struct recipe *r = NEW(arena, struct recipe, 1);
     if (!arguments_read(&a, argc, argv, NULL, 0, 1, 1) || !recipe_open(&a, r))
         return false;
-    log_set(strcmp(r->run_log, "warn") ? LOG_PROGRESS : LOG_WARN, 0);
+    log_set(r->run_log != run_log_warn ? LOG_PROGRESS : LOG_WARN, 0);
     return inspect_data(r, tell);
 }
 

@@ -145,7 +145,7 @@ static bool run(struct arena *arena, int argc, char **argv)
     if (!recipe_open(&a, r))
         return false;
     r->model_path = model ? model : r->model_path;
-    r->model_weights = "load";
+    r->model_weights = model_weights_load;
     int world = session_ranks(r);
     r->batch_rows = world;              /* training's; here rows go by eval.rows */
     return session_look(r, false) && session_layout(r, &j->crew.mesh) &&

@@ -104,7 +104,7 @@ static bool run(struct arena *arena, int argc, char **argv)
     if (!rows_limit(arena, r, &a, &limit))
         return false;
     r->model_path = a.at[0];
-    r->model_weights = "load";
+    r->model_weights = model_weights_load;
     log_set(LOG_WARN, 0);
     bool ok = session_open(s, r, false) && session_text(s) && session_machine(s) &&
               answer(s, arena, &limit, &sample, tokens);

@@ -9,9 +9,6 @@
 #include "plan/stage.h"
 
 const char *const recompute_name[RECOMPUTES] = {"none", "cheap", "all"};
-const char *const division_name[DIVISIONS] = {
-    "none", "optimizer", "gradients", "gradients", "parameters", "parameters",
-};
 
 /* ---- its recipe ---- */
 
@@ -56,9 +53,9 @@ static void plain_make(struct recipe *r)
         r->moe_dispatcher = plain.moe_dispatcher;
         r->moe_overlap_shared &= r->parallel_etp > 1;
     }
-    if (strcmp(r->parallel_shard, "parameters") != 0)
+    if (r->parallel_shard != parallel_shard_parameters)
         r->parallel_keep_weights = false;
-    if (strcmp(r->parallel_shard, "none") == 0)
+    if (r->parallel_shard == parallel_shard_none)
         r->parallel_prefetch = plain.parallel_prefetch;
 }
 
@@ -68,6 +65,19 @@ static bool refused(struct search *x, struct candidate *c)
     c->why = arena_text(x->arena, "%s", fail_message());
     fail_clear();
     return false;
+}
+
+enum parallel_shard division_shard(enum division d)
+{
+    switch (d) {
+    case DIVIDE_NONE: return parallel_shard_none;
+    case DIVIDE_OPTIMIZER: return parallel_shard_optimizer;
+    case DIVIDE_GRADIENTS: case DIVIDE_GRADIENTS_LAST: return parallel_shard_gradients;
+    case DIVIDE_PARAMETERS: case DIVIDE_PARAMETERS_LAST:
+        return parallel_shard_parameters;
+    case DIVISIONS: break;
+    }
+    BUG("division %d", (int)d);
 }
 
 bool division_last(enum division d)
@@ -93,9 +103,11 @@ static bool recipe_make(struct search *x, struct candidate *c)
     to->parallel_zero_bubble = c->zero_bubble;
     to->parallel_delay_weights = c->delay;
     to->parallel_weave = c->weave;
-    to->parallel_shard = division_name[c->division];
-    to->parallel_reduce = division_last(c->division) ? "last" : "each";
-    to->moe_dispatcher = c->allgather ? "allgather" : "alltoall";
+    to->parallel_shard = division_shard(c->division);
+    to->parallel_reduce = division_last(c->division) ? parallel_reduce_last
+                                                     : parallel_reduce_each;
+    to->moe_dispatcher = c->allgather ? moe_dispatcher_allgather
+                                      : moe_dispatcher_alltoall;
     to->parallel_stages = "";
     to->batch_tokens = c->tokens;
     to->batch_patches = r->batch_patches * longer;

@@ -130,9 +130,14 @@ static json_t *candidate_json(const struct candidate *c)
     flag(x, "zero_bubble", c->zero_bubble);
     flag(x, "delay_weights", c->delay);
     flag(x, "weave", c->weave);
-    text(x, "dispatcher", c->allgather ? "allgather" : "alltoall");
-    text(x, "shard", division_name[c->division]);
-    text(x, "reduce", division_last(c->division) ? "last" : "each");
+    text(x, "dispatcher",
+         recipe_word("moe.dispatcher", c->allgather ? moe_dispatcher_allgather
+                                                    : moe_dispatcher_alltoall));
+    text(x, "shard", recipe_word("parallel.shard", (int)division_shard(c->division)));
+    text(x, "reduce",
+         recipe_word("parallel.reduce", division_last(c->division)
+                                            ? parallel_reduce_last
+                                            : parallel_reduce_each));
     text(x, "recompute", recompute_name[c->recompute]);
     count(x, "tokens", c->tokens);
     text(x, "fate", fate_name[c->fate]);

@@ -12,7 +12,7 @@ enum division {
     DIVIDE_NONE, DIVIDE_OPTIMIZER, DIVIDE_GRADIENTS, DIVIDE_GRADIENTS_LAST,
     DIVIDE_PARAMETERS, DIVIDE_PARAMETERS_LAST, DIVISIONS
 };
-extern const char *const division_name[DIVISIONS];
+enum parallel_shard division_shard(enum division d);
 bool division_last(enum division d);    /* gradients are summed after the last row */
 
 enum fate {                             /* of a candidate */

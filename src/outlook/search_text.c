@@ -33,7 +33,8 @@ static const char *number(struct arena *a, int digits, double value, bool known)
 
 static const char *division_text(struct arena *a, const struct candidate *c)
 {
-    return arena_text(a, "%s%s", division_name[c->division],
+    return arena_text(a, "%s%s",
+                      recipe_word("parallel.shard", (int)division_shard(c->division)),
                       division_last(c->division) ? " last" : "");
 }
 

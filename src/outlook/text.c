@@ -4,6 +4,7 @@
 #include "outlook/outlook.h"
 
 #include "run/run.h"
+#include "train/choices.h"
 #include "train/saver.h"
 #include "train/weights.h"
 
@@ -208,8 +209,7 @@ static void files_print(const struct outlook *o, const struct outlook_stage *s,
                         struct text *t)
 {
     const struct session *x = &s->session;
-    enum dtype dtype = strcmp(x->recipe->checkpoint_dtype, "bf16") ? DTYPE_F32
-                                                                   : DTYPE_BF16;
+    enum dtype dtype = dtype_of_export(x->recipe->checkpoint_dtype);
     struct hf_outline out = weights_outline(&x->model, dtype);
     double all = 4.0 * (double)model_parameters(&x->model, false) +
                  8.0 * (double)model_parameters(&x->model, true);

@@ -1,19 +1,35 @@
-/* recipe.c - reads, checks and prints recipes; knows the table, not what it means. */
+/* recipe.c - the table; values set, checked and printed by it.  Knows no meanings. */
 #include "recipe/recipe.h"
-
-#include "base/file.h"
-#include "recipe/yaml_limits.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
-#include <yaml.h>
 
-enum { FILE_MOST = 4 << 20, INCLUDE_DEPTH = 8, NAME_MOST = 96 };
+enum { NAME_MOST = 96 };
+
+/* A choice's words: "a|b" and {"a", "b", NULL}. */
+#define BAR(tag, word) "|" WORDS_TEXT(word)
+#define COMMA(tag, word) WORDS_TEXT(word),
+#define BARS_count(choices) choices
+#define BARS_real(choices) choices
+#define BARS_flag(choices) choices
+#define BARS_text(choices) choices
+#define BARS_choice(choices) &WORDS_EACH(BAR, , choices)[1]
+#define LIST_count(choices) NULL
+#define LIST_real(choices) NULL
+#define LIST_flag(choices) NULL
+#define LIST_text(choices) NULL
+#define LIST_choice(choices) (const char *const[]){WORDS_EACH(COMMA, , choices) NULL}
+#define PRESET_count(tag, preset) preset
+#define PRESET_real(tag, preset) preset
+#define PRESET_flag(tag, preset) preset
+#define PRESET_text(tag, preset) preset
+#define PRESET_choice(tag, preset) tag##_##preset
 
 static const struct recipe_field field[] = {
 #define FIELD(section, key, type, preset, least, most, choices, meaning)               \
-    {#section, #key, #type, #preset, choices, meaning, least, most},
+    {#section, #key, #type, #preset, BARS_##type(choices), meaning, least, most,       \
+     LIST_##type(choices)},
 #include "recipe/recipe.def"
 };
 static const size_t field_at[] = {
@@ -23,7 +39,8 @@ static const size_t field_at[] = {
 };
 static const struct recipe_field source_field[] = {
 #define SOURCE(key, type, preset, least, most, choices, meaning)                       \
-    {"data.sources.N", #key, #type, #preset, choices, meaning, least, most},
+    {"data.sources.N", #key, #type, #preset, BARS_##type(choices), meaning, least,     \
+     most, LIST_##type(choices)},
 #include "recipe/recipe.def"
 };
 static const size_t source_at[] = {
@@ -66,7 +83,7 @@ void recipe_default(struct arena *a, struct recipe *r)
     *r = (struct recipe){
         .arena = a,
 #define FIELD(section, key, type, preset, least, most, choices, meaning)               \
-    .section##_##key = preset,
+    .section##_##key = PRESET_##type(section##_##key, preset),
 #include "recipe/recipe.def"
     };
 }
@@ -74,22 +91,26 @@ void recipe_default(struct arena *a, struct recipe *r)
 static void source_default(struct recipe_source *s)
 {
     *s = (struct recipe_source){
-#define SOURCE(key, type, preset, least, most, choices, meaning) .key = preset,
+#define SOURCE(key, type, preset, least, most, choices, meaning)                       \
+    .key = PRESET_##type(source_##key, preset),
 #include "recipe/recipe.def"
     };
 }
 
+void recipe_source_add(struct recipe *r)
+{
+    REQUIRE(r->nsource < MAX_SOURCES);
+    source_default(&r->source[r->nsource++]);
+}
+
 /* ---- one value ---- */
 
-static bool choice_has(const char *choices, const char *value)
+static int word_find(const struct recipe_field *f, const char *word)     /* or -1 */
 {
-    size_t n = strcspn(value, "|");
-    if (value[n])
-        return false;
-    for (const char *at = choices; at; at = strchr(at, '|'), at = at ? at + 1 : NULL)
-        if (n && !strncmp(at, value, n) && (at[n] == '|' || !at[n]))
-            return true;
-    return false;
+    for (int i = 0; f->word[i]; i++)
+        if (!strcmp(f->word[i], word))
+            return i;
+    return -1;
 }
 
 static bool number_set(const struct recipe_field *f, const char *name,
@@ -124,9 +145,14 @@ static bool value_set(struct arena *a, const struct recipe_field *f, const char 
         *(bool *)to = *value == 't';
         return true;
     }
-    if (!strcmp(f->type, "choice") && !choice_has(f->choices, value))
-        return fail("recipe: %s = '%s' is not one of %s  (%s)", name, value, f->choices,
-                    f->meaning);
+    if (f->word) {
+        int at = word_find(f, value);
+        if (at < 0)
+            return fail("recipe: %s = '%s' is not one of %s  (%s)", name, value,
+                        f->choices, f->meaning);
+        *(unsigned *)to = (unsigned)at;         /* what enums are to the compiler */
+        return true;
+    }
     *(const char **)to = arena_copy(a, value, strlen(value));
     return true;
 }
@@ -171,7 +197,7 @@ static bool source_set(struct recipe *r, const char *key, const char *value)
         if (strcmp(end + 1, source_field[i].key))
             continue;
         if (n == r->nsource)
-            source_default(&r->source[r->nsource++]);
+            recipe_source_add(r);
         return value_set(r->arena, &source_field[i], key, value,
                          (char *)&r->source[n] + source_at[i]);
     }
@@ -189,245 +215,6 @@ bool recipe_set(struct recipe *r, const char *key, const char *value)
             return value_set(r->arena, &field[i], name, value, (char *)r + field_at[i]);
     }
     return unknown(key);
-}
-
-/* ---- YAML ---- */
-
-static bool node_fail(const char *file, const yaml_node_t *n, const char *what)
-{
-    return fail("recipe: %s line %zu: %s", file, n->start_mark.line + 1, what);
-}
-
-static const char *scalar(const yaml_node_t *n)         /* NULL: it is none */
-{
-    bool is = n->type == YAML_SCALAR_NODE &&
-              strlen((char *)n->data.scalar.value) == n->data.scalar.length;
-    return is ? (char *)n->data.scalar.value : NULL;
-}
-
-/* A scalar, or a list of scalars joined by spaces (freeze: [vision, router]). */
-static const char *scalars(struct arena *a, yaml_document_t *doc, const yaml_node_t *n)
-{
-    if (n->type != YAML_SEQUENCE_NODE)
-        return scalar(n);
-    struct text t = text_make(a);
-    for (yaml_node_item_t *i = n->data.sequence.items.start;
-         i < n->data.sequence.items.top; i++) {
-        const char *item = scalar(yaml_document_get_node(doc, *i));
-        if (!item || t.size > FILE_MOST)
-            return NULL;
-        text_add(&t, "%s%s", t.size ? " " : "", item);
-    }
-    return t.at;
-}
-
-/* Each key of a group is a word and stands there once. */
-static bool keys_check(const char *file, yaml_document_t *doc, const yaml_node_t *group)
-{
-    const yaml_node_pair_t *start = group->data.mapping.pairs.start;
-    for (const yaml_node_pair_t *p = start; p < group->data.mapping.pairs.top; p++) {
-        const yaml_node_t *n = yaml_document_get_node(doc, p->key);
-        const char *key = scalar(n);
-        if (!key)
-            return node_fail(file, n, "a key was expected here");
-        for (const yaml_node_pair_t *q = start; q < p; q++)
-            if (!strcmp(scalar(yaml_document_get_node(doc, q->key)), key))
-                return fail("recipe: %s line %zu: '%s' is set a second time", file,
-                            n->start_mark.line + 1, key);
-    }
-    return true;
-}
-
-static bool pair_set(struct recipe *r, const char *file, yaml_document_t *doc,
-                     const char *prefix, const yaml_node_pair_t *pair)
-{
-    const yaml_node_t *k = yaml_document_get_node(doc, pair->key);
-    const yaml_node_t *v = yaml_document_get_node(doc, pair->value);
-    const char *value = scalars(r->arena, doc, v);
-    if (!value)
-        return node_fail(file, v, "a value was expected here, not a group");
-    if (!recipe_set(r, arena_text(r->arena, "%s.%s", prefix, scalar(k)), value))
-        return fail_in("%s line %zu", file, k->start_mark.line + 1);
-    return true;
-}
-
-static bool sources_set(struct recipe *r, const char *file, yaml_document_t *doc,
-                        const yaml_node_t *list)
-{
-    if (list->type != YAML_SEQUENCE_NODE)
-        return node_fail(file, list, "data.sources is a list of groups (- path: ...)");
-    r->nsource = 0;
-    for (yaml_node_item_t *i = list->data.sequence.items.start;
-         i < list->data.sequence.items.top; i++) {
-        const yaml_node_t *item = yaml_document_get_node(doc, *i);
-        if (item->type != YAML_MAPPING_NODE)
-            return node_fail(file, item, "an entry of data.sources is a group of keys");
-        if (!keys_check(file, doc, item))
-            return false;
-        char *prefix = arena_text(r->arena, "data.sources.%d", r->nsource);
-        if (r->nsource == MAX_SOURCES)
-            return node_fail(file, item, "too many data.sources");
-        source_default(&r->source[r->nsource++]);
-        for (yaml_node_pair_t *p = item->data.mapping.pairs.start;
-             p < item->data.mapping.pairs.top; p++)
-            if (!pair_set(r, file, doc, prefix, p))
-                return false;
-    }
-    return true;
-}
-
-static bool section_set(struct recipe *r, const char *file, yaml_document_t *doc,
-                        const char *name, const yaml_node_t *section)
-{
-    if (section->type != YAML_MAPPING_NODE)
-        return node_fail(file, section, "a section is a group of keys");
-    if (!keys_check(file, doc, section))
-        return false;
-    for (yaml_node_pair_t *p = section->data.mapping.pairs.start;
-         p < section->data.mapping.pairs.top; p++) {
-        const char *key = scalar(yaml_document_get_node(doc, p->key));
-        bool sources = !strcmp(name, "data") && !strcmp(key, "sources");
-        if (sources ? !sources_set(r, file, doc, yaml_document_get_node(doc, p->value))
-                    : !pair_set(r, file, doc, name, p))
-            return false;
-    }
-    return true;
-}
-
-static bool file_apply(struct recipe *r, const char *path, int depth);
-
-static bool include(struct recipe *r, const char *file, const char *name, int depth)
-{
-    const char *slash = strrchr(file, '/');
-    const char *path = *name == '/' || !slash
-        ? name : arena_text(r->arena, "%.*s/%s", (int)(slash - file), file, name);
-    /* Of a chain of files the first and the last are named. */
-    return file_apply(r, path, depth + 1) || (depth == 0 && fail_in("%s", file));
-}
-
-static bool document_apply(struct recipe *r, const char *file, yaml_document_t *doc,
-                           int depth)
-{
-    const yaml_node_t *top = yaml_document_get_root_node(doc);
-    if (!top)
-        return true;                    /* an empty file changes nothing */
-    if (top->type != YAML_MAPPING_NODE)
-        return node_fail(file, top, "a recipe is a group of sections");
-    if (!keys_check(file, doc, top))
-        return false;
-    for (int pass = 0; pass < 2; pass++)        /* includes first, wherever they are */
-        for (yaml_node_pair_t *p = top->data.mapping.pairs.start;
-             p < top->data.mapping.pairs.top; p++) {
-            const char *key = scalar(yaml_document_get_node(doc, p->key));
-            const yaml_node_t *v = yaml_document_get_node(doc, p->value);
-            bool is_include = !strcmp(key, "include");
-            if (is_include == (pass == 1))
-                continue;
-            if (is_include && !scalar(v))
-                return node_fail(file, v, "include names one file");
-            if (is_include ? !include(r, file, scalar(v), depth)
-                           : !section_set(r, file, doc, key, v))
-                return false;
-        }
-    return true;
-}
-
-/* Is line `line` (from 0) indented with a tab?  YAML forbids it, and libyaml's message
- * does not say so. */
-static bool tab_indents(const char *yaml, int64_t size, size_t line)
-{
-    const char *at = yaml, *end = yaml + size;
-    while (line-- && at)
-        at = memchr(at, '\n', (size_t)(end - at)), at = at ? at + 1 : NULL;
-    while (at && at < end && *at == ' ')
-        at++;
-    return at && at < end && *at == '\t';
-}
-
-static bool yaml_apply(struct recipe *r, const char *file, const char *yaml,
-                       int64_t size, int depth)
-{
-    yaml_parser_t parser;
-    yaml_document_t doc;
-    if (!yaml_limits_check(yaml, size))
-        return fail("recipe: %s %s", file, fail_message());
-    REQUIRE(yaml_parser_initialize(&parser));
-    yaml_parser_set_input_string(&parser, (const unsigned char *)yaml, (size_t)size);
-    bool ok = true;
-    for (int document = 0; ok; document++) {
-        ok = yaml_parser_load(&parser, &doc);
-        if (!ok) {
-            size_t line = parser.problem_mark.line;
-            bool tab = tab_indents(yaml, size, line);
-            fail("recipe: %s line %zu: %s%s", file, line + 1,
-                 parser.problem ? parser.problem : "not YAML",
-                 tab ? " (a tab; indent with spaces)" : "");
-            break;
-        }
-        bool end = !yaml_document_get_root_node(&doc);
-        ok = document == 0 ? document_apply(r, file, &doc, depth)
-                           : end || fail("recipe: %s: a second document begins; "
-                                         "expected one a file", file);
-        yaml_document_delete(&doc);
-        if (end)
-            break;
-    }
-    yaml_parser_delete(&parser);
-    return ok;
-}
-
-static bool file_apply(struct recipe *r, const char *path, int depth)
-{
-    struct bytes text;
-    if (depth > INCLUDE_DEPTH)
-        return fail("recipe: %s: includes are nested more than %d deep (a circle?)",
-                    path, INCLUDE_DEPTH);
-    return file_read(r->arena, path, FILE_MOST, &text) &&
-           yaml_apply(r, path, text.at, text.size, depth);
-}
-
-bool recipe_parse(struct recipe *r, const char *name, const char *yaml, int64_t size)
-{
-    return yaml_apply(r, name, yaml, size, 0) || fail_kind(FAULT_USAGE);
-}
-
-/* "[vision, router]" is "vision router", where a text is words: as in YAML. */
-static const char *words_of(struct arena *a, const char *key, const char *value)
-{
-    static const char *const list[] = {"model.freeze", "memory.recompute",
-                                       "memory.offload"};
-    size_t n = strlen(value);
-    bool is = false;
-    for (int i = 0; i < COUNT(list); i++)
-        is |= !strcmp(key, list[i]);
-    if (!is || n < 2 || value[0] != '[' || value[n - 1] != ']')
-        return value;
-    struct text t = text_make(a);
-    char **word;
-    int words = text_split(a, arena_copy(a, value + 1, n - 2), " ,'\"", &word);
-    for (int i = 0; i < words; i++)
-        text_add(&t, "%s%s", i ? " " : "", word[i]);
-    return t.at ? t.at : "";
-}
-
-static bool override_apply(struct recipe *r, const char *override)
-{
-    const char *equals = strchr(override, '=');
-    if (!equals || equals == override)
-        return fail("recipe: '%s' is no override; write section.key=value", override);
-    char *key = arena_copy(r->arena, override, (size_t)(equals - override));
-    return recipe_set(r, key, words_of(r->arena, key, equals + 1)) ||
-           fail_in("override '%s'", override);
-}
-
-bool recipe_read(struct arena *a, const char *path, const char *const *override,
-                 int overrides, struct recipe *out)
-{
-    recipe_default(a, out);
-    bool ok = file_apply(out, path, 0);
-    for (int i = 0; i < overrides && ok; i++)
-        ok = override_apply(out, override[i]);
-    return (ok && recipe_check(out)) || fail_kind(FAULT_USAGE);
 }
 
 /* ---- values that must fit together ---- */
@@ -466,7 +253,7 @@ bool recipe_check(const struct recipe *r)
     else if (r->data_max_pixels && r->data_min_pixels > r->data_max_pixels)
         ok = fail("recipe: data.min_pixels %" PRId64 " is above data.max_pixels %"
                   PRId64, r->data_min_pixels, r->data_max_pixels);
-    else if (!strcmp(r->optim_schedule, "wsd") && r->train_epochs)
+    else if (r->optim_schedule == optim_schedule_wsd && r->train_epochs)
         ok = fail("recipe: optim.schedule wsd decays over the last steps, and how many "
                   "train.epochs %" PRId64 " take is not known; use cosine, or "
                   "train.steps", r->train_epochs);
@@ -475,7 +262,7 @@ bool recipe_check(const struct recipe *r)
                   "multiply weights by %g, so they could only grow without bound; "
                   "expected below 2", r->optim_lr, r->optim_decay,
                   r->optim_lr * r->optim_decay, 1 - r->optim_lr * r->optim_decay);
-    else if (!strcmp(r->optim_schedule, "wsd") &&
+    else if (r->optim_schedule == optim_schedule_wsd &&
              r->optim_warmup + r->optim_decay_steps > r->train_steps)
         ok = fail("recipe: optim.warmup %" PRId64 " + optim.decay_steps %" PRId64
                   " exceed train.steps %" PRId64, r->optim_warmup, r->optim_decay_steps,
@@ -505,6 +292,8 @@ static const char *value_text(struct arena *a, const struct recipe_field *f,
     }
     if (!strcmp(f->type, "flag"))
         return *(const bool *)at ? "true" : "false";
+    if (f->word)
+        return f->word[*(const unsigned *)at];
     return *(const char *const *)at;
 }
 
@@ -541,14 +330,6 @@ static void line_add(struct text *t, const struct recipe_field *f, const char *i
     } else {
         text_add(t, "%s\n", value);
     }
-}
-
-int choice_of(const char *value, const char *const *names)
-{
-    int i = 0;
-    while (strcmp(names[i], value))
-        i++;
-    return i;
 }
 
 char *recipe_text_of(const struct recipe *r, struct arena *a)
@@ -629,4 +410,41 @@ const char *recipe_get(const struct recipe *r, struct arena *a, const char *key)
             return value_text(a, &field[i], (const char *)r + field_at[i]);
     }
     return NULL;
+}
+
+/* ---- words of choices ---- */
+
+static const struct recipe_field *choice_named(const char *key)
+{
+    const char *of_source = "data.sources.N.";
+    bool source = text_starts(key, of_source);
+    const struct recipe_field *f = source ? source_field : field;
+    int count = source ? COUNT(source_field) : COUNT(field);
+    char name[NAME_MOST];
+    for (int i = 0; i < count; i++) {
+        snprintf(name, sizeof name, "%s.%s", f[i].section, f[i].key);
+        if (f[i].word && !strcmp(name, key))
+            return &f[i];
+    }
+    BUG("recipe: no choice '%s'", key);
+}
+
+const char *recipe_word(const char *key, int choice)
+{
+    return choice_named(key)->word[choice];
+}
+
+bool recipe_choice(const char *key, const char *word, int *out)
+{
+    *out = word_find(choice_named(key), word);
+    return *out >= 0;
+}
+
+const char *recipe_word_like(const char *key, const char *word)
+{
+    const struct recipe_field *f = choice_named(key);
+    int count = 0;
+    while (f->word[count])
+        count++;
+    return text_nearest(word, f->word, count);
 }

@@ -17,15 +17,33 @@
 #include "base/arena.h"
 #include "base/text.h"
 
-typedef int64_t recipe_count;
-typedef double recipe_real;
-typedef bool recipe_flag;
-typedef const char *recipe_text, *recipe_choice;
+#include "recipe/words.h"
 
 enum { MAX_SOURCES = 64 };
 
+#define RECIPE_TYPE_count(tag) int64_t
+#define RECIPE_TYPE_real(tag) double
+#define RECIPE_TYPE_flag(tag) bool
+#define RECIPE_TYPE_text(tag) const char *
+#define RECIPE_TYPE_choice(tag) enum tag
+
+/* Every choice is an enum of its words: parallel_shard_none, ... */
+#define RECIPE_ENUM_count(tag, choices)
+#define RECIPE_ENUM_real(tag, choices)
+#define RECIPE_ENUM_flag(tag, choices)
+#define RECIPE_ENUM_text(tag, choices)
+#define RECIPE_ENUM_choice(tag, choices)                                               \
+    enum tag { WORDS_EACH(RECIPE_WORD, tag, choices) };
+#define RECIPE_WORD(tag, word) tag##_##word,
+#define FIELD(section, key, type, preset, least, most, choices, meaning)               \
+    RECIPE_ENUM_##type(section##_##key, choices)
+#define SOURCE(key, type, preset, least, most, choices, meaning)                       \
+    RECIPE_ENUM_##type(source_##key, choices)
+#include "recipe/recipe.def"
+
 struct recipe_source {
-#define SOURCE(key, type, preset, least, most, choices, meaning) recipe_##type key;
+#define SOURCE(key, type, preset, least, most, choices, meaning)                       \
+    RECIPE_TYPE_##type(source_##key) key;
 #include "recipe/recipe.def"
 };
 
@@ -33,7 +51,7 @@ struct recipe_source {
 struct recipe {
     struct arena *arena;                /* owns the texts */
 #define FIELD(section, key, type, preset, least, most, choices, meaning)               \
-    recipe_##type section##_##key;
+    RECIPE_TYPE_##type(section##_##key) section##_##key;
 #include "recipe/recipe.def"
     int nsource;
     struct recipe_source source[MAX_SOURCES];
@@ -48,14 +66,19 @@ MUST_USE bool recipe_read(struct arena *a, const char *path,
  * (Also the fuzzing entry.) */
 MUST_USE bool recipe_parse(struct recipe *r, const char *name, const char *yaml,
                            int64_t size);
+/* One more source, of defaults; there is room. */
+void recipe_source_add(struct recipe *r);
 /* One "section.key" from text: type, range, choice. */
 MUST_USE bool recipe_set(struct recipe *r, const char *key, const char *value);
 /* Do the values fit together?  Called by recipe_read. */
 MUST_USE bool recipe_check(const struct recipe *r);
 /* The resolved recipe as YAML, every key, in table order. */
 char *recipe_text_of(const struct recipe *r, struct arena *a);
-/* Which of `names` a checked choice is. */
-int choice_of(const char *value, const char *const *names);
+/* A choice's word as users write it, and back (false: none of `key`'s words).  Of a
+ * source the key is "data.sources.N.format". */
+const char *recipe_word(const char *key, int choice);
+MUST_USE bool recipe_choice(const char *key, const char *word, int *out);
+const char *recipe_word_like(const char *key, const char *word);    /* the nearest */
 /* Every value as text, in table order: "optim.lr", "data.sources.0.path".  Returns how
  * many. */
 struct recipe_value {
@@ -71,7 +94,8 @@ const char *recipe_get(const struct recipe *r, struct arena *a, const char *key)
 /* The table itself, for help and documentation. */
 struct recipe_field {
     const char *section, *key, *type, *preset, *choices, *meaning;
-    double least, most;
+    double least, most;                 /* choices: "a|b", or "" */
+    const char *const *word;            /* each, NULL at the end */
 };
 /* RESUME lines: what a run that goes on may do with "section.key", of a source with
  * "data.sources.N.key". */

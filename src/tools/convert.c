@@ -61,7 +61,6 @@ static bool save(struct arena *a, const struct convert_options *o, const char *l
     struct model_config config;
     struct model model;
     struct model_purpose purpose = purpose_logits();
-    enum dtype dtype = o->dtype && !strcmp(o->dtype, "bf16") ? DTYPE_BF16 : DTYPE_F32;
     if (!hf_config_read(a, like, &config))
         return false;
     const struct capacity least = {
@@ -84,14 +83,14 @@ static bool save(struct arena *a, const struct convert_options *o, const char *l
         .param = param,
         .part = part,
         .count = count,
-        .retype = o->dtype != NULL,
+        .retype = o->retype,
         .force = o->force,
         .origin = folder ? &from->folder : NULL,
         .experts = as_found ? from->folder.experts : o->experts,
     };
     const int alone = 0;
     const struct comm self = comm_self("convert", &alone);
-    return hf_save(&self, o->to, like, &weights, dtype, o->shard_bytes);
+    return hf_save(&self, o->to, like, &weights, o->dtype, o->shard_bytes);
 }
 
 /* What else may have been meant by a folder that is no state by its name. */

@@ -10,7 +10,8 @@ struct convert_options {
     const char *to;                     /* model folder to write */
     const char *like;                   /* folder whose config and other files to take;
                                          * NULL: `from`, or what the state's run used */
-    const char *dtype;                  /* "f32", "bf16", or NULL: as in `like` */
+    bool retype;                        /* to `dtype`, else as in `like` */
+    enum dtype dtype;                   /* of what `like` does not have, too */
     enum expert_layout experts;         /* EXPERTS_AUTO: as in `like`, or else `from` */
     bool force;                         /* weights that are not finite, too */
     int64_t shard_bytes;                /* of one weight file at most */

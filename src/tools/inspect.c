@@ -6,6 +6,7 @@
 #include "checkpoint/hf.h"
 #include "data/rows/encode.h"
 #include "data/source/shard.h"
+#include "train/choices.h"
 #include "train/image_shape.h"
 
 #include <ctype.h>
@@ -79,17 +80,13 @@ bool inspect_rows(const struct recipe *r, int64_t count, struct text *t)
 
 /* ---- images ---- */
 
-static bool name_find(const char *what, const char *name, const char *const *names,
-                      int count, int *out)
+/* `name`: an option's, of the words of setting `key`, or NULL. */
+static bool name_find(const char *what, const char *name, const char *key, int *out)
 {
-    for (*out = 0; name && *out < count; ++*out)
-        if (!strcmp(names[*out], name))
-            return true;
-    *out = 0;
-    if (!name)
+    if (!name || recipe_choice(key, name, out))
         return true;
     fail("data: %s '%s' is not known; nearest is '%s'", what, name,
-         text_nearest(name, names, count));
+         recipe_word_like(key, name));
     return fail_kind(FAULT_USAGE);
 }
 
@@ -97,19 +94,21 @@ static bool shape_read(struct arena *a, const struct inspect_image *o,
                        struct image_shape *shape, struct image_rules *rules,
                        const char **from)
 {
-    int rule, exif, alpha;
+    int rule = data_resize_rule_torchvision, exif = data_exif_apply;
+    int alpha = data_alpha_white;
     const struct image_limits_given given = {o->min_pixels, o->max_pixels};
     struct model_config c = {.vision = {.patch = image_shape_default.patch,
                                         .frames = image_shape_default.frames,
                                         .merge = image_shape_default.merge}};
-    if (!name_find("rule", o->rule, resize_rule_name, 2, &rule) ||
-        !name_find("exif", o->exif, exif_rule_name, 2, &exif) ||
-        !name_find("alpha", o->alpha, alpha_rule_name, 2, &alpha) ||
+    if (!name_find("rule", o->rule, "data.resize_rule", &rule) ||
+        !name_find("exif", o->exif, "data.exif", &exif) ||
+        !name_find("alpha", o->alpha, "data.alpha", &alpha) ||
         (o->model && !hf_config_read(a, o->model, &c)) ||
         !image_shape_read(a, o->model, &c.vision, given, shape, from))
         return false;
-    shape->rule = (enum resize_rule)rule;
-    *rules = (struct image_rules){(enum exif_rule)exif, (enum alpha_rule)alpha};
+    shape->rule = resize_of((enum data_resize_rule)rule);
+    *rules = (struct image_rules){exif_of((enum data_exif)exif),
+                                  alpha_of((enum data_alpha)alpha)};
     return true;
 }
 

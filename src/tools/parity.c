@@ -210,7 +210,7 @@ bool parity_run(struct arena *a, const char *model, const char *case_file,
         const struct encoded **list = NEW(&scratch, const struct encoded *, in.rows);
         recipe_default(&scratch, &r);
         r.model_path = model;
-        r.model_weights = "load";
+        r.model_weights = model_weights_load;
         r.batch_tokens = r.batch_patches = 0;
         for (int64_t i = 0; i < in.rows; i++) {
             list[i] = &e[i];

@@ -2,6 +2,7 @@
 #include "train/disk.h"
 
 #include "base/log.h"
+#include "train/choices.h"
 #include "train/weights.h"
 
 #include <sys/statvfs.h>
@@ -22,7 +23,7 @@ static int64_t states_ahead(const struct recipe *r, int64_t step)
 struct disk_need disk_need_of(const struct session *s, int64_t step, int64_t kept)
 {
     const struct recipe *r = s->recipe;
-    enum dtype dtype = strcmp(r->checkpoint_dtype, "bf16") ? DTYPE_F32 : DTYPE_BF16;
+    enum dtype dtype = dtype_of_export(r->checkpoint_dtype);
     int64_t ahead = states_ahead(r, step), all = kept + ahead;
     int64_t keep = r->checkpoint_keep;
     struct disk_need n = {

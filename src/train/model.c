@@ -2,19 +2,14 @@
 #include "train/model.h"
 
 #include "base/text.h"
-
-static enum dispatcher dispatcher_of(const struct recipe *r)
-{
-    return strcmp(r->moe_dispatcher, "allgather") == 0 ? DISPATCHER_ALLGATHER
-                                                       : DISPATCHER_ALLTOALL;
-}
+#include "train/choices.h"
 
 struct model_purpose purpose_train(const struct recipe *r, const struct model_config *c,
                                    unsigned frozen)
 {
     return (struct model_purpose){
         .frozen = frozen,
-        .vision = {strcmp(r->vision_balance, "images") == 0, r->vision_capacity},
+        .vision = {balances(r->vision_balance), r->vision_capacity},
         .decoder = {
             .aux_coef = r->moe_aux_coef < 0 ? c->decoder.aux_coef : r->moe_aux_coef,
             .z_coef = r->moe_z_coef,
@@ -22,7 +17,7 @@ struct model_purpose purpose_train(const struct recipe *r, const struct model_co
             .loss = true,
             .capacity = r->moe_capacity,
             .cp_ring = r->parallel_cp_ring,
-            .dispatcher = dispatcher_of(r),
+            .dispatcher = dispatcher_of(r->moe_dispatcher),
         },
     };
 }
@@ -32,7 +27,8 @@ struct model_purpose purpose_answers(const struct recipe *r, int64_t cache_rows,
 {
     return (struct model_purpose){
         .decoder = {.bias = r->moe_bias_rate > 0, .best = true,
-                    .dispatcher = dispatcher_of(r), .cache_rows = cache_rows,
+                    .dispatcher = dispatcher_of(r->moe_dispatcher),
+                    .cache_rows = cache_rows,
                     .answers = answers},
     };
 }

@@ -18,18 +18,24 @@ double schedule_rate(const struct recipe *r, int64_t step, double share)
 {
     double warmup = (double)r->optim_warmup, steps = (double)r->train_steps;
     double at = (double)step, risen = at < warmup ? at / warmup : 1;
-    bool wave = !strcmp(r->optim_schedule, "cosine");
-    if (r->train_epochs)                /* nobody knows how many steps that will be */
-        return r->optim_lr * risen * (wave ? cosine(r, share) : 1);
-    if (at <= warmup)
+    double decay = (double)r->optim_decay_steps, from = steps - decay;
+    bool counted = !r->train_epochs;    /* else by epochs: who knows how many steps */
+    if (counted && at <= warmup)
         return r->optim_lr * at / warmup;
-    if (wave)
+    switch (r->optim_schedule) {
+    case optim_schedule_cosine:
+        if (!counted)
+            return r->optim_lr * risen * cosine(r, share);
         return r->optim_lr *
                cosine(r, steps > warmup ? (at - warmup) / (steps - warmup) : 1);
-    double decay = (double)r->optim_decay_steps, from = steps - decay;
-    if (!strcmp(r->optim_schedule, "wsd") && at > from)
+    case optim_schedule_wsd:
+        if (!counted || at <= from)
+            break;
         return r->optim_lr * (1 - (1 - r->optim_floor) * MIN((at - from) / decay, 1));
-    return r->optim_lr;
+    case optim_schedule_constant:
+        break;
+    }
+    return counted ? r->optim_lr : r->optim_lr * risen;
 }
 
 void schedule_warn(const struct recipe *r)
@@ -42,7 +48,7 @@ void schedule_warn(const struct recipe *r)
                  ": the learning rate only rises, to %g of optim.lr %g, and nothing of "
                  "optim.schedule %s comes after", r->optim_warmup, last,
                  (double)last / (double)r->optim_warmup, r->optim_lr,
-                 r->optim_schedule);
+                 recipe_word("optim.schedule", (int)r->optim_schedule));
 }
 
 double part_rate(const struct recipe *r, enum part part)

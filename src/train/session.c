@@ -2,6 +2,7 @@
 #include "train/session.h"
 
 #include "base/log.h"
+#include "train/choices.h"
 #include "train/image_shape.h"
 #include "train/template.h"
 #include "train/weights.h"
@@ -10,9 +11,15 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-static enum dtype dtype_of(const char *choice)
+/* `automatic`: what auto is here. */
+static enum dtype compute_of(enum precision_compute c, enum dtype automatic)
 {
-    return strcmp(choice, dtype_name[DTYPE_BF16]) ? DTYPE_F32 : DTYPE_BF16;
+    switch (c) {
+    case precision_compute_auto: return automatic;
+    case precision_compute_f32: return DTYPE_F32;
+    case precision_compute_bf16: return DTYPE_BF16;
+    }
+    BUG("precision_compute %d", (int)c);
 }
 
 static const char *or_null(const char *text)
@@ -56,7 +63,7 @@ static bool layout_make(const struct recipe *r, const struct mesh_limits *limits
                     "data-parallel rank(s); nearest is %" PRId64, rows, dp,
                     MAX((rows + dp / 2) / dp, 1) * dp);
     int stage = out->layout.world / out->layout.pp;
-    return !limits->features || strcmp(r->vision_balance, "images") != 0 ||
+    return !limits->features || !balances(r->vision_balance) ||
            stage <= MAX_MEMBERS ||
            fail("recipe: vision.balance images: %d rank(s) of a stage would exchange "
                 "rows, at most %d can; set it to none", stage, MAX_MEMBERS);
@@ -104,14 +111,15 @@ bool session_layout(const struct recipe *r, struct mesh *out)
 
 static struct sharding sharding_of(const struct recipe *r)
 {
-    static const char *const level[] = {"none", "optimizer", "gradients", "parameters",
-                                        NULL};
-    int l = choice_of(r->parallel_shard, level);
-    return (struct sharding){
-        .state = l > 0, .weights = l > 2,
-        .each = l > 1 && !strcmp(r->parallel_reduce, "each"),
-        .prefetch = (int)r->parallel_prefetch,
-    };
+    struct sharding s = {.prefetch = (int)r->parallel_prefetch};
+    switch (r->parallel_shard) {        /* each with all before it */
+    case parallel_shard_parameters: s.weights = true; /* fall through */
+    case parallel_shard_gradients:
+        s.each = reduces_each(r->parallel_reduce); /* fall through */
+    case parallel_shard_optimizer: s.state = true; /* fall through */
+    case parallel_shard_none: break;
+    }
+    return s;
 }
 
 /* The stages of a pipeline, all ranks the same, and the same for the whole session:
@@ -177,8 +185,7 @@ static bool plan_make(struct session *s, bool trains, const struct plan *state)
     s->plan = plan_build(&s->arena, &s->model.graph, &(struct plan_options){
         .stages = s->stages, .stage = s->stage, .order = order, .policy = policy,
         .moments = trains ? 2 : 0, .sharding = &sharding, .precision = s->precision,
-        .wire = strcmp(r->parallel_gradient_dtype, dtype_name[DTYPE_BF16]) == 0
-                    ? DTYPE_BF16 : DTYPE_F32,
+        .wire = dtype_of_wire(r->parallel_gradient_dtype),
         .output = output, .outputs = outputs, .state = state});
     return true;
 }
@@ -194,12 +201,11 @@ static bool session_make(struct session *s, bool trains)
     struct capacity capacity = capacity_of(recipe, &config);
     struct model_purpose purpose =
         purpose_train(recipe, &config, trains ? frozen : all);
-    if (strcmp(recipe->precision_compute, "auto"))
-        s->compute = dtype_of(recipe->precision_compute);
+    s->compute = compute_of(recipe->precision_compute, s->compute);
     purpose.dtype = s->compute;
     s->precision = (struct precision){
-        dtype_of(recipe->precision_gradients), dtype_of(recipe->precision_moments),
-        recipe->precision_masters};
+        dtype_of_gradients(recipe->precision_gradients),
+        dtype_of_moments(recipe->precision_moments), recipe->precision_masters};
     model_record(&s->arena, &config, &capacity, &purpose,
                  s->crew ? &s->crew->mesh : NULL, s->rank ? s->rank->rank : 0,
                  &s->model);
@@ -281,7 +287,9 @@ static bool sources_open(struct session *s, struct mix_part *part)
     for (int i = 0; i < r->nsource; i++) {
         const struct recipe_source *x = &r->source[i];
         const struct source_options o = {
-            .path = x->path, .format = x->format, .images = or_null(x->images),
+            .path = x->path,
+            .format = recipe_word("data.sources.N.format", (int)x->format),
+            .images = or_null(x->images),
             .prompt = or_null(x->prompt), .match = or_null(x->match), .limit = x->limit,
             .ignore = or_null(x->ignore),
         };
@@ -306,7 +314,7 @@ static bool shape_read(struct session *s, struct image_shape *shape)
     const char *from;
     if (!image_shape_read(&s->arena, r->model_path, v, given, shape, &from))
         return false;
-    shape->rule = (enum resize_rule)choice_of(r->data_resize_rule, resize_rule_name);
+    shape->rule = resize_of(r->data_resize_rule);
     int cell = v->patch * v->merge;
     log_info("data", "images are resized to %" PRId64 " to %" PRId64 " pixel(s) (%s), "
              "about %" PRId64 " to %" PRId64 " token(s) (sides are whole multiples of "
@@ -372,21 +380,18 @@ static bool text_open(struct session *s)
     char *path = path_join(&s->arena, r->model_path, "tokenizer.json");
     if (!tokenizer_open(&s->arena, path, &s->tokenizer) ||
         !chat_make(s->tokenizer, &s->chat) || !tokenizer_fits(s) ||
-        !template_check(&s->arena, r->model_path,
-                        (enum template_choice)choice_of(r->model_template,
-                                                        template_choice_name)) ||
+        !template_check(&s->arena, r->model_path, template_of(r->model_template)) ||
         !shape_read(s, &shape) || !model_hash_make(s))
         return false;
-    s->chat.special = (enum special)choice_of(r->data_special, special_name);
+    s->chat.special = special_of(r->data_special);
     const struct loader_options rows = session_rows_ahead(s);
     s->loader = (struct loader_options){
         .chat = &s->chat,
         .shape = rows.shape, .image = shape,
         .limits = {r->data_pixel_limit, r->data_decode_bytes, (int)r->data_scan_limit},
-        .rules = {(enum exif_rule)choice_of(r->data_exif, exif_rule_name),
-                  (enum alpha_rule)choice_of(r->data_alpha, alpha_rule_name)},
-        .too_long = (enum long_policy)choice_of(r->data_too_long, long_policy_name),
-        .bad = (enum bad_policy)choice_of(r->data_bad, bad_policy_name),
+        .rules = {exif_of(r->data_exif), alpha_of(r->data_alpha)},
+        .too_long = long_of(r->data_too_long),
+        .bad = bad_of(r->data_bad),
         .bad_limit = (int)r->data_bad_limit, .window = rows.window,
         .workers = rows.workers, .ahead = rows.ahead, .hold = rows.hold,
     };
@@ -423,9 +428,13 @@ bool session_data(struct session *s)
 static bool weights_choose(const struct recipe *r, bool *load)
 {
     bool there = hf_has_weights(r->model_path);
-    *load = !strcmp(r->model_weights, "load") ||
-            (!strcmp(r->model_weights, "auto") && there);
-    if (there || !strcmp(r->model_weights, "fresh") ||
+    *load = false;
+    switch (r->model_weights) {
+    case model_weights_auto: *load = there; break;
+    case model_weights_load: *load = true; break;
+    case model_weights_fresh: break;
+    }
+    if (there || r->model_weights == model_weights_fresh ||
         !hf_has_torch_weights(r->model_path))
         return true;
     fail("model: %s has weights in pytorch_model*.bin alone, which are not read here; "
@@ -454,7 +463,9 @@ bool session_machine(struct session *s)
     bool load;
     if (!weights_choose(r, &load))
         return false;
-    s->ops = &ops_cpu;
+    switch (r->device_kind) {
+    case device_kind_cpu: s->ops = &ops_cpu; break;
+    }
     s->team = team_make(threads_of(s));
     s->stream = (struct stream){.team = s->team};
     if (!machine_make(&s->arena, s->plan, &(struct machine_options){

@@ -4,7 +4,6 @@
 #include "base/log.h"
 #include "checkpoint/hf_json.h"
 
-const char *const template_choice_name[] = {"auto", "qwen3-vl", "folder", NULL};
 
 /* The text under chat_template of a JSON file; NULL: it has none.  A list holds several
  * by name. */

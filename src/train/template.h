@@ -12,7 +12,6 @@
  * takes ours without a word, FOLDER fails (FAULT_USAGE) where the folder has another.
  * A folder without any has ours. */
 enum template_choice { TEMPLATE_AUTO, TEMPLATE_OURS, TEMPLATE_FOLDER };
-extern const char *const template_choice_name[];        /* NULL at the end */
 MUST_USE bool template_check(struct arena *a, const char *folder,
                              enum template_choice choice);
 

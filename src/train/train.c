@@ -7,6 +7,7 @@
 #include "base/text.h"
 #include "checkpoint/hf.h"
 #include "checkpoint/state.h"
+#include "train/choices.h"
 #include "train/disk.h"
 #include "train/evaluate.h"
 #include "train/generate.h"
@@ -403,9 +404,8 @@ static bool export(struct trainer *t)
         metrics_phase("exporting the model");
     char *folder = path_join(&t->s.arena, t->run, "model");
     if (!weights_export(&t->s.model, t->s.machine, folder, r->model_path,
-                        strcmp(r->checkpoint_dtype, "bf16") ? DTYPE_F32 : DTYPE_BF16,
-                        (enum expert_layout)choice_of(r->checkpoint_experts,
-                                                      expert_layout_name)))
+                        dtype_of_export(r->checkpoint_dtype),
+                        experts_of(r->checkpoint_experts)))
         return false;
     if (t->s.router_bias && session_leads(&t->s))
         log_warn("model",

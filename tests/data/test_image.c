@@ -24,6 +24,10 @@ struct stamp { const char *name; int grid_h, grid_w; uint64_t hash[2]; };
 
 #include "data/image_golden.h"
 
+static const char *const rule_name[] = {
+    [RESIZE_TORCHVISION] = "torchvision", [RESIZE_PIL] = "pil",
+};
+
 static const char stamps_folder[] = "/usr/share/tuxpaint/stamps";
 
 /* FNV-1a over bytes, and over 32-bit words */
@@ -316,7 +320,7 @@ static void patches_equal_the_reference_processor(void **state)
             assert_int_equal(p.values, 3 * 2 * l->patch * l->patch);
             if (hash_patches(&p) != l->hash[rule])
                 fail_msg("%d x %d, %s: wrong bits", l->width, l->height,
-                         resize_rule_name[rule]);
+                         rule_name[rule]);
             int width, height;
             assert_ok(image_target(&s, from.width, from.height, &width, &height));
             image_resize(&a, &from, width, height, s.rule, &to);
@@ -344,7 +348,7 @@ static void files_give_the_patches(const struct stamp *file, int count,
             assert_int_equal(p.grid_h, file[i].grid_h);
             assert_int_equal(p.grid_w, file[i].grid_w);
             if (hash_patches(&p) != file[i].hash[rule])
-                fail_msg("%s, %s: wrong bits", file[i].name, resize_rule_name[rule]);
+                fail_msg("%s, %s: wrong bits", file[i].name, rule_name[rule]);
         }
         arena_free(&a);
     }

@@ -2,6 +2,7 @@
 #include "tests/data/scratch.h"
 
 #include "base/log.h"
+#include "recipe/recipe.h"
 
 #include <unistd.h>
 
@@ -246,10 +247,33 @@ static void test_unlisted(void **state)
     scratch_remove(&s);
 }
 
+/* Every format that a recipe may name is one that is read here. */
+static void test_recipes_formats(void **state)
+{
+    (void)state;
+    struct scratch s = scratch_make();
+    const struct recipe_field *f;
+    const char *path = scratch_text(&s, "none.jsonl", "{}");
+    int n = recipe_source_fields(&f), formats = 0;
+    for (int i = 0; i < n; i++)
+        for (int k = 0; f[i].word && f[i].word[k]; k++, formats++) {
+            struct source_options o = {.path = path, .format = f[i].word[k]};
+            struct source *from;
+            if (source_open(&s.arena, &o, &from))
+                source_close(from);
+            else if (strstr(fail_message(), "unknown format"))
+                fail_msg("%s", fail_message());
+            fail_clear();
+        }
+    assert_true(formats > 5);
+    scratch_remove(&s);
+}
+
 int main(void)
 {
     log_set(LOG_WARN, 0);
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_recipes_formats),
         cmocka_unit_test(test_folder),
         cmocka_unit_test(test_auto_folder),
         cmocka_unit_test(test_circle),

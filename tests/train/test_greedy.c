@@ -62,7 +62,7 @@ static int setup(void **state)
     copy(f, "recipes/quickstart", "tokenizer.json", folder);
     recipe_default(&f->arena, &f->recipe);
     f->recipe.model_path = folder;
-    f->recipe.model_weights = "fresh";
+    f->recipe.model_weights = model_weights_fresh;
     f->recipe.data_min_pixels = 256;
     f->recipe.data_max_pixels = 4096;
     f->recipe.batch_tokens = 160;

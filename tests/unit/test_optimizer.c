@@ -12,7 +12,7 @@ static bool near(double is, double want)
     return fabs(is - want) <= 1e-12 * MAX(fabs(want), 1e-12);
 }
 
-static struct recipe schedule(struct arena *a, const char *name, int64_t warmup,
+static struct recipe schedule(struct arena *a, enum optim_schedule name, int64_t warmup,
                               int64_t decay, int64_t steps, double floor)
 {
     struct recipe r;
@@ -30,8 +30,9 @@ static void check_rates(const struct recipe *r, int n, const double (*at)[2])
 {
     for (int i = 0; i < n; i++)
         if (!near(schedule_rate(r, (int64_t)at[i][0], 0), at[i][1]))
-            fail_msg("%s: rate of step %g is %.17g, expected %.17g", r->optim_schedule,
-                     at[i][0], schedule_rate(r, (int64_t)at[i][0], 0), at[i][1]);
+            fail_msg("%s: rate of step %g is %.17g, expected %.17g",
+                     recipe_word("optim.schedule", (int)r->optim_schedule), at[i][0],
+                     schedule_rate(r, (int64_t)at[i][0], 0), at[i][1]);
 }
 #define RATES(r, ...)                                                                  \
     check_rates(&(r), COUNT(((const double[][2]){__VA_ARGS__})),                       \
@@ -41,28 +42,28 @@ static void test_schedules(void **state)
 {
     (void)state;
     struct arena a = arena_make("test");
-    struct recipe r = schedule(&a, "cosine", 4, 0, 12, 0.1);
+    struct recipe r = schedule(&a, optim_schedule_cosine, 4, 0, 12, 0.1);
     /* 2 (0.1 + 0.9 (1 + cos(pi i / 8)) / 2), cos(pi/4) = sqrt(1/2) */
     RATES(r, {1, 0.5}, {2, 1}, {3, 1.5}, {4, 2}, {8, 1.1},
           {6, 2 * (0.1 + 0.45 * (1 + sqrt(0.5)))},
           {10, 2 * (0.1 + 0.45 * (1 - sqrt(0.5)))}, {12, 0.2}, {13, 0.2}, {1000, 0.2});
     for (int64_t i = 5; i <= 12; i++)
         assert_true(schedule_rate(&r, i, 0) < schedule_rate(&r, i - 1, 0));
-    r = schedule(&a, "cosine", 0, 0, 2, 0);
+    r = schedule(&a, optim_schedule_cosine, 0, 0, 2, 0);
     RATES(r, {1, 1}, {2, 0});
-    r = schedule(&a, "cosine", 5, 0, 5, 0.5);           /* all warmup */
+    r = schedule(&a, optim_schedule_cosine, 5, 0, 5, 0.5);           /* all warmup */
     RATES(r, {1, 0.4}, {5, 2}, {6, 1});
-    r = schedule(&a, "wsd", 2, 4, 10, 0.1);             /* flat to 6, down by 0.45 */
+    r = schedule(&a, optim_schedule_wsd, 2, 4, 10, 0.1); /* flat to 6, down by 0.45 */
     RATES(r, {1, 1}, {2, 2}, {3, 2}, {6, 2}, {7, 1.55}, {8, 1.1}, {9, 0.65}, {10, 0.2},
           {11, 0.2});
-    r = schedule(&a, "wsd", 0, 0, 10, 0.1);             /* never decays */
+    r = schedule(&a, optim_schedule_wsd, 0, 0, 10, 0.1);             /* never decays */
     RATES(r, {1, 2}, {9, 2}, {10, 2});
-    r = schedule(&a, "cosine", 4, 0, 100, 0.1);        /* by epochs, shares */
+    r = schedule(&a, optim_schedule_cosine, 4, 0, 100, 0.1);   /* by epochs, shares */
     r.train_epochs = 2;
     const double of[][3] = {{2, 0, 1}, {4, 0, 2}, {9, 0.5, 1.1}, {40, 1, 0.2}};
     for (int i = 0; i < COUNT(of); i++)
         assert_true(near(schedule_rate(&r, (int64_t)of[i][0], of[i][1]), of[i][2]));
-    r = schedule(&a, "constant", 2, 4, 10, 0.1);
+    r = schedule(&a, optim_schedule_constant, 2, 4, 10, 0.1);
     RATES(r, {1, 1}, {2, 2}, {10, 2}, {99, 2});
     arena_free(&a);
 }
@@ -153,7 +154,7 @@ static void test_steps(void **state)
     (void)state;
     enum { STEPS = 7 };
     struct arena a = arena_make("test");
-    struct recipe r = schedule(&a, "cosine", 3, 0, STEPS, 0.1);
+    struct recipe r = schedule(&a, optim_schedule_cosine, 3, 0, STEPS, 0.1);
     r.optim_lr = 0.01;
     r.optim_clip = 1;
     r.optim_lr_experts = 0.5;
@@ -240,7 +241,7 @@ static void test_skip_and_clip(void **state)
 {
     (void)state;
     struct arena a = arena_make("test");
-    struct recipe r = schedule(&a, "constant", 0, 0, 10, 0);
+    struct recipe r = schedule(&a, optim_schedule_constant, 0, 0, 10, 0);
     struct rig g;
     rig_open(&g, &r, 0, DTYPE_F32);
     int last = (int)g.model.graph.nparam - 1;
@@ -330,7 +331,7 @@ static void test_chance_is_of_param_and_update(void **state)
 {
     (void)state;
     struct arena a = arena_make("test");
-    struct recipe r = schedule(&a, "constant", 0, 0, 10, 0);
+    struct recipe r = schedule(&a, optim_schedule_constant, 0, 0, 10, 0);
     r.optim_decay = 0;
     struct rig g;
     rig_open(&g, &r, 0, DTYPE_BF16);

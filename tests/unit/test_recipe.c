@@ -41,11 +41,11 @@ static void test_defaults(void **state)
     assert_int_equal(r.train_steps, 100);
     assert_true(r.data_shuffle);
     assert_true(r.optim_lr == 1e-4 && r.optim_beta2 == 0.95 && r.memory_slack == 1.1);
-    assert_string_equal(r.optim_schedule, "cosine");
+    assert_int_equal(r.optim_schedule, optim_schedule_cosine);
     assert_int_equal(r.nsource, 0);
     assert_ok(parse(&a, "data: {sources: [{path: p}]}", &r));
     assert_int_equal(r.nsource, 1);
-    assert_string_equal(r.source[0].format, "auto");
+    assert_int_equal(r.source[0].format, source_format_auto);
     assert_true(r.source[0].weight == 1);
     arena_free(&a);
 }
@@ -74,6 +74,36 @@ static void test_table(void **state)
     }
     assert_null(recipe_get(&r, &a, "optim.lr_visio"));
     assert_null(recipe_get(&r, &a, "optim"));
+    arena_free(&a);
+}
+
+/* Every word of a choice is taken and printed as it was written; no other is. */
+static void test_choices(void **state)
+{
+    (void)state;
+    struct arena a = arena_make("test");
+    const struct recipe_field *f;
+    struct recipe r;
+    recipe_default(&a, &r);
+    int n = recipe_fields(&f), at, words = 0;
+    for (int i = 0; i < n; i++) {
+        char *key = arena_text(&a, "%s.%s", f[i].section, f[i].key), *bars = "";
+        for (int k = 0; f[i].word && f[i].word[k]; k++, words++) {
+            bars = arena_text(&a, "%s%s%s", bars, k ? "|" : "", f[i].word[k]);
+            assert_ok(recipe_set(&r, key, f[i].word[k]));
+            assert_string_equal(recipe_get(&r, &a, key), f[i].word[k]);
+            assert_string_equal(recipe_word(key, k), f[i].word[k]);
+            assert_true(recipe_choice(key, f[i].word[k], &at) && at == k);
+            assert_null(strchr(f[i].word[k], '_'));
+        }
+        assert_string_equal(f[i].choices, bars);
+        if (f[i].word)
+            assert_false(recipe_choice(key, bars, &at) && f[i].word[1]);
+    }
+    assert_true(words > 40);
+    assert_ok(recipe_set(&r, "model.template", "qwen3-vl"));
+    assert_int_equal(r.model_template, model_template_qwen3_vl);
+    assert_fails(recipe_set(&r, "model.template", "qwen3_vl"), "auto|qwen3-vl|folder");
     arena_free(&a);
 }
 
@@ -128,7 +158,7 @@ static void test_refused(void **state)
     assert_ok(recipe_set(&r, "run.seed", "999999999999999"));
     assert_int_equal(r.run_seed, 999999999999999);
     assert_ok(recipe_set(&r, "optim.schedule", "wsd"));
-    assert_string_equal(r.optim_schedule, "wsd");
+    assert_int_equal(r.optim_schedule, optim_schedule_wsd);
     arena_free(&a);
 }
 
@@ -527,6 +557,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_costs_are_bounded),
         cmocka_unit_test(test_defaults),  cmocka_unit_test(test_table),
+        cmocka_unit_test(test_choices),
         cmocka_unit_test(test_refused),   cmocka_unit_test(test_yaml),
         cmocka_unit_test(test_includes),  cmocka_unit_test(test_overrides),
         cmocka_unit_test(test_values_fit_together), cmocka_unit_test(test_fixed_point),
