@@ -197,6 +197,8 @@ bool parity_run(struct arena *a, const char *model, const char *case_file,
     struct model_config config;
     struct session s = {.arena = arena_make("session")};
     *out = (struct parity){0};
+    if (!hf_look(model, false))
+        return false;
     if (!safetensors_open(&scratch, case_file, &file))
         return fail_kind(FAULT_DATA);
     bool ok = hf_config_read(&scratch, model, &config) &&
@@ -217,7 +219,7 @@ bool parity_run(struct arena *a, const char *model, const char *case_file,
             r.batch_tokens += e[i].tokens;
             r.batch_patches += e[i].patches;
         }
-        ok = session_open(&s, &r, true) && session_machine(&s);
+        ok = session_join(&s, &r, true, NULL, NULL) && session_machine(&s);
         if (ok) {
             struct row_shape shape = row_shape_of(&s.model.capacity, &config);
             row_fill(&scratch, &shape, list, (int)in.rows, &row);
