@@ -119,6 +119,7 @@ static void decoder_read(struct reader *r, bool moe, struct decoder_config *d)
     d->head_width = read_int(r, "head_dim", moe ? d->width / d->heads : 128, 1, WIDEST);
     d->hidden = read_int(r, "intermediate_size", moe ? 5632 : 22016, 1, WIDEST);
     d->vocabulary = read_int(r, "vocab_size", NEEDED, 1, 1 << 24);
+    d->positions = read_int(r, "max_position_embeddings", 0, 1, 1 << 30);
     d->eps = read_real(r, "rms_norm_eps", 1e-6, 0);
     d->initial = read_real(r, "initializer_range", 0.02, 0);
     only_text(r, "hidden_act", "silu");
@@ -202,6 +203,42 @@ bool hf_config_parse(const char *name, const char *json, int64_t size,
     return config_parse(name, json, size, NULL, out);
 }
 
+static bool eos_same(const struct model_config *x, const struct model_config *y)
+{
+    int same = 0;
+    for (int i = 0; i < x->neos; i++)
+        same += model_config_ends(y, x->eos[i]);
+    for (int i = 0; i < y->neos; i++)
+        same += model_config_ends(x, y->eos[i]);
+    return same == x->neos + y->neos;
+}
+
+/* What ends an answer is said by generation_config.json, where it says something: what
+ * transformers' generate does. */
+static bool generation_read(struct arena *a, const char *folder, struct text *notes,
+                            struct model_config *out)
+{
+    static const char name[] = "generation_config.json", key[] = "eos_token_id";
+    const struct model_config was = *out;
+    char *path = path_join(a, folder, name);
+    struct bytes text;
+    json_t *all;
+    if (!file_exists(path))
+        return true;
+    if (!file_read(a, path, CONFIG_MOST, &text) ||
+        !json_read(path, text.at, text.size, &all))
+        return fail_kind(FAULT_CHECKPOINT);
+    struct reader r = {path, "", all, true, notes};
+    if (field(&r, key))
+        eos_read(&r, out);
+    if (r.ok && was.neos && !eos_same(&was, out))
+        note(&r, "%s is not the same in %s and %s; the latter counts", key, config_name,
+             name);
+    json_decref(all);
+    return (r.ok && (model_config_check(out) || fail_in("config: %s", path))) ||
+           fail_kind(FAULT_CHECKPOINT);
+}
+
 static bool folder_read(struct arena *a, const char *folder, struct text *notes,
                         struct model_config *out)
 {
@@ -209,7 +246,8 @@ static bool folder_read(struct arena *a, const char *folder, struct text *notes,
     char *path = path_join(a, folder, config_name);
     return ((hf_file_look(a, folder, config_name) &&
              file_read(a, path, CONFIG_MOST, &text)) || fail_kind(FAULT_CHECKPOINT)) &&
-           config_parse(path, text.at, text.size, notes, out);
+           config_parse(path, text.at, text.size, notes, out) &&
+           generation_read(a, folder, notes, out);
 }
 
 bool hf_config_read(struct arena *a, const char *folder, struct model_config *out)

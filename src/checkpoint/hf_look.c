@@ -59,11 +59,24 @@ bool hf_leaves(struct arena *a, const char *folder, const char *name)
 
 /* ---- what else was meant ---- */
 
-/* "Qwen/Qwen3-VL-30B-A3B-Instruct": a name on the hub, or its address. */
+/* The name in an address on the hub: OWNER/NAME, whatever follows; NULL: it is none. */
+static const char *hub_address(struct arena *a, const char *path)
+{
+    static const char *const host[] = {"https://huggingface.co/", "https://hf.co/",
+                                       "http://huggingface.co/", "huggingface.co/",
+                                       "hf.co/", "hf://"};
+    for (int i = 0; i < COUNT(host); i++)
+        if (text_starts(path, host[i])) {
+            const char *name = path + strlen(host[i]);
+            size_t owner = strcspn(name, "/?#"), all = owner + (name[owner] == '/');
+            return arena_copy(a, name, all + strcspn(name + all, "/?#@"));
+        }
+    return NULL;
+}
+
+/* "Qwen/Qwen3-VL-30B-A3B-Instruct" */
 static bool hub_name(const char *path)
 {
-    if (text_starts(path, "hf://") || text_starts(path, "https://huggingface.co/"))
-        return true;
     const char *slash = strchr(path, '/');
     struct arena a = arena_make("owner");
     bool there = slash && folder_exists(arena_copy(&a, path, (size_t)(slash - path)));
@@ -122,10 +135,12 @@ static bool absent(struct arena *a, const char *path)
         return fail("model: %s has no config.json; expected a model folder", path);
     if (file_exists(path))
         return fail("model: %s is a file; expected the folder it is in", path);
-    if (hub_name(path))
-        return fail("model: there is no folder %s; if it is a name on the Hugging Face "
-                    "hub: nothing is downloaded here, get it with `hf download %s "
-                    "--local-dir DIR` and give DIR", path, path);
+    const char *hub = hub_address(a, path);
+    if (hub || hub_name(path))
+        return fail("model: %s %s the Hugging Face hub: nothing is downloaded here; "
+                    "get it with `hf download %s --local-dir DIR` and give DIR%s", path,
+                    hub ? "is an address on" : "looks like a name on", hub ? hub : path,
+                    hub ? "" : " (there is no such folder)");
     return fail("model: '%s': no such folder, seen from %s", path,
                 getcwd(here, sizeof here) ? here : "?");
 }

@@ -27,6 +27,7 @@ struct decoder_config {
     int shared_hidden;                  /* F of an MoE layer's shared expert; 0: none */
     bool moe[MAX_LAYERS];               /* is layer l a mixture of experts? */
     int vocabulary;
+    int positions;                      /* it was made for; 0: not said */
     double theta, eps;
     int section[3];                     /* M-RoPE: t, y, x */
     bool tied;                          /* head = embedding table */

@@ -461,6 +461,24 @@ static bool answers_make(struct answers *x)
     return views_close(x->s, &views, ok && session_end(x->s));
 }
 
+/* Positions that the model was not made for have rotations all the same: nothing
+ * fails, but what it says there may be worth nothing. */
+static void positions_warn(const struct answers *x)
+{
+    int limit = x->s->model.config.decoder.positions, most = 0, beyond = 0, first = -1;
+    for (int i = 0; i < x->count; i++) {
+        int end = x->prompt[i].next + x->prompt[i].tokens;
+        most = MAX(most, end);
+        if (limit && end > limit && beyond++ == 0)
+            first = i;
+    }
+    if (beyond)
+        log_warn("generate", "%d of %d answers go beyond max_position_embeddings %d of "
+                 "the model (%s; at most %d positions): what is said there may be "
+                 "worth nothing; use a shorter prompt, smaller images or fewer tokens",
+                 beyond, x->count, limit, x->prompt[first].e.name, most);
+}
+
 /* How fast: of prompts all tokens, of answers those that steps of their own made. */
 static void speed_log(const struct answers *x)
 {
@@ -494,6 +512,7 @@ bool generate(struct session *s, struct arena *a, const struct capacity *limit,
         return false;
     if (count > 0)
         speed_log(&x);
+    positions_warn(&x);
     for (int i = 0; i < count; i++) {
         const struct prompt *p = &x.prompt[i];
         out[i] = (struct answer){

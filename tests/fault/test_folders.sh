@@ -150,7 +150,20 @@ mkdir "$tiny/m"
 all_say "has no config.json; expected a model folder"
 "$vlmoe" generate Qwen/Qwen3-VL-30B-A3B-Instruct --prompt x >"$log" 2>&1
 expected 4 "a name of the hub" $? "$log" "nothing is downloaded" \
-    "hf download Qwen/Qwen3-VL-30B-A3B-Instruct"
+    "vlmoe: model: Qwen/Qwen3-VL-30B-A3B-Instruct looks like a name on the Hugging Face hub" \
+    "hf download Qwen/Qwen3-VL-30B-A3B-Instruct --local-dir DIR"
+for address in https://huggingface.co/Qwen/Qwen3-VL hf://Qwen/Qwen3-VL@main \
+    "https://huggingface.co/Qwen/Qwen3-VL/tree/main?x=1" hf.co/Qwen/Qwen3-VL/; do
+    for command in "generate $address --prompt x" "convert $address $tiny/copy" \
+        "plan $tiny/recipe.yaml model.path=$address" "train $tiny/recipe.yaml model.path=$address" \
+        "eval $tiny/recipe.yaml --model $address" "parity $address tests/model/golden/parity.safetensors"; do
+        # shellcheck disable=SC2086
+        "$vlmoe" $command >"$log" 2>&1
+        expected 4 "$command" $? "$log" "vlmoe: model: $address is an address on the Hugging Face hub" \
+            'hf download Qwen/Qwen3-VL --local-dir DIR'
+        [ "$(wc -l <"$log")" -eq 1 ] || tiny_fail "$command: more than one line: $(cat "$log")"
+    done
+done
 "$vlmoe" generate tests/nothing --prompt x >"$log" 2>&1
 expected 4 "a path that looks like one" $? "$log" "no such folder"
 tiny_end

@@ -93,6 +93,25 @@ first=$(sed -nE 's/.*"A": *([0-9]+).*/\1/p' "$model/tokenizer.json" | head -n 1)
 ends "[1269, $first]"
 [ -z "$(alone "$last" 40)" ] || tiny_fail "an end token of the config: '$(alone "$last" 40)'"
 cp "$tiny/config.json" "$model/config.json"
+# generation_config.json counts before it, which is said; the same said twice is no news.
+generation() { printf '{"eos_token_id": %s, "top_k": 20}' "$1" >"$model/generation_config.json"; }
+generation "[1269, $first]"
+[ -z "$(alone "$last" 40 2>"$out")" ] || tiny_fail "an end token of generation_config.json"
+holds "$out" "eos_token_id is not the same in config.json and generation_config.json; the latter counts"
+ends "[$first, 1269]"
+alone "$last" 40 >/dev/null 2>"$out"
+grep -q eos_token_id "$out" && tiny_fail "the same end tokens twice: $(cat "$out")"
+generation 1269
+[ "$(alone "$last" 40 2>/dev/null)" = "$whole" ] || tiny_fail "an end token of the config ends all the same"
+generation null
+[ -z "$(alone "$last" 40 2>"$out")" ] || tiny_fail "generation_config.json without an end token ends otherwise"
+for bad in '"</s>"' -1 1.5 99999; do
+    generation "$bad"
+    alone "$last" 4 >"$out" 2>&1
+    expected 4 "eos_token_id $bad" $? "$out" "eos_token_id"
+done
+rm "$model/generation_config.json"
+cp "$tiny/config.json" "$model/config.json"
 # A model without an answer to end: weights as they begin.
 endless() { timeout 60 "$vlmoe" generate "$tiny/fresh" --prompt Hm --tokens "$1" "${@:2}"; }
 train_well fresh train.steps=1 optim.lr=1e-9 checkpoint.every=0
@@ -100,6 +119,25 @@ cp -r "$tiny/runs/fresh/model" "$tiny/fresh"
 far=$(endless 300 batch.tokens=32) near=$(endless 20)
 [ ${#far} -gt $((4 * ${#near})) ] && [ "${far:0:${#near}}" = "$near" ] ||
     tiny_fail "300 tokens: '$far', 20: '$near'"
+
+# ---- beyond the positions that the model was made for: given, and warned of, once ----
+
+made_for() {
+    sed -E "s/(\"vocab_size\": *[0-9]+,)/\\1 \"max_position_embeddings\": $1,/" "$model/config.json" \
+        >"$tiny/fresh/config.json"
+    holds "$tiny/fresh/config.json" "\"max_position_embeddings\": $1,"
+}
+for positions in 30 100000; do
+    made_for $positions
+    there=$(endless 60 2>"$out")
+    [ -n "$there" ] && [ "${far:0:${#there}}" = "$there" ] || tiny_fail "made for $positions: '$there'"
+    if [ $positions -eq 30 ]; then
+        expected 0 "beyond 30" 0 "$out" "1 of 1 answers go beyond max_position_embeddings 30"
+        [ "$(wc -l <"$out")" -eq 1 ] || tiny_fail "not one warning: $(cat "$out")"
+    else
+        grep -q max_position "$out" && tiny_fail "within its positions: $(cat "$out")"
+    fi
+done
 
 # ---- a prompt takes the row it needs; a limit that is given holds ----
 
