@@ -21,7 +21,7 @@ static bool one_before(const char *fmt, const char *end, va_list from)
         for (; !strchr("diuxXocspeEfgGa", *c); c++) {   /* finds the end, too */
             if (*c == '*')
                 (void)va_arg(args, int);
-            longs += *c == 'l' || *c == 'z';
+            longs += *c == 'l' || *c == 'z' || *c == 't';
         }
         if (strchr("diuxXo", *c))
             last = longs == 0   ? va_arg(args, int)

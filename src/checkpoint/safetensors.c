@@ -132,12 +132,12 @@ static bool ranges_check(const char *path, struct bytes data, struct safetensors
             return fail("safetensors: %s: tensors '%s' and '%s' overlap", path,
                         s->tensor[i - 1].name, s->tensor[i].name);
         if (at > end)
-            return fail("safetensors: %s: %td unused bytes before tensor '%s'", path,
+            return fail("safetensors: %s: %td unused byte(s) before tensor '%s'", path,
                         at - end, s->tensor[i].name);
         end = at + s->tensor[i].bytes;
     }
     if (end != data.at + data.size)
-        return fail("safetensors: %s: %td bytes after the last tensor", path,
+        return fail("safetensors: %s: %td byte(s) after the last tensor", path,
                     data.at + data.size - end);
     return true;
 }

@@ -214,9 +214,9 @@ static void test_code(void **state)
 
 /* A number is not followed by a plural: one of them is "1 image", see text_format. */
 static const char counted[] =
-    "[^x](%[0-9.*]*(ll|l|z)?[du]|PRI[du]64 \") ([a-z-]+ )?(images|samples|shards|ranks|"
-    "rows|tokens|steps|files|bytes|patches|pixels|tensors|layers|stages|pieces|workers|"
-    "threads|epochs|elements|lines|members|layouts|candidates)([^a-z:/]|$)";
+    "[^x](%[0-9.*]*(ll|l|z|t)?[du]|PRI[du]64 \") ([a-z-]+ )?(images|samples|shards|"
+    "ranks|rows|tokens|steps|files|bytes|patches|pixels|tensors|layers|stages|pieces|"
+    "workers|threads|epochs|elements|lines|members|layouts|candidates)([^a-z:/]|$)";
 static const struct exception may_count[] = {
     {"src/base/memory.c", "prints where nothing can be formatted"},
     {"src/measure/metrics.c", "says so of several ranks alone"},

@@ -185,6 +185,7 @@ static void test_plurals(void **state)
     (void)state;
     assert_format("1 image, 2 patches", "%d image(s), %lld patch(es)", 1, 2LL);
     assert_format("0 images, 1 patch", "%zu image(s), %ld patch(es)", (size_t)0, 1L);
+    assert_format("1 byte", "%td byte(s)", (ptrdiff_t)1);
     assert_format("-1 images of 11 a(s)", "%d image(s) of %*d %s", -1, 2, 11, "a(s)");
     assert_format("1 of 2 samples (1.5 MB)", "%d of %" PRId64 " sample(s) (%.1f MB)", 1,
                   (int64_t)2, 1.5);
