@@ -3,6 +3,8 @@
  * Stands alone because people read it and nothing depends on it. */
 #include "outlook/search.h"
 
+#include <ctype.h>
+
 static const char *layout_text(struct arena *a, const struct candidate *c)
 {
     struct text t = text_make(a);
@@ -77,16 +79,35 @@ static void candidate_print(const struct search *x, const struct candidate *c,
     }
 }
 
-/* Candidates that lost for one reason. */
+/* A reason without its numbers: what differs in these alone is one cause. */
+static const char *cause_of(struct arena *a, const char *why)
+{
+    char *cause = arena_copy(a, why, strlen(why)), *to = cause;
+    for (const char *at = why; *at; at++) {
+        *to++ = *at;
+        if (!isdigit((unsigned char)*at))
+            continue;
+        to[-1] = '#';
+        while (isdigit((unsigned char)at[1]) ||
+               (at[1] == ' ' && isdigit((unsigned char)at[2])))
+            at++;
+    }
+    *to = 0;
+    return cause;
+}
+
+/* Candidates that lost for one cause. */
 struct group {
     enum fate fate;
-    const char *why;                    /* "" where the fate says all */
+    const char *cause, *why;            /* of the first; "" where the fate says all */
+    bool several;                       /* reasons */
     int64_t count;
     double low, high;                   /* % slower, or GiB */
 };
 
 static void group_print(const struct group *g, double have, struct text *t)
 {
+    const char *such = g->several ? ", such as" : "";
     text_add(t, "%6lld ", (long long)g->count);
     switch (g->fate) {
     case FATE_FITS:
@@ -105,10 +126,10 @@ static void group_print(const struct group *g, double have, struct text *t)
                  g->high, have);
         break;
     case FATE_SKIPPED:
-        text_add(t, "not planned: %s\n", g->why);
+        text_add(t, "not planned%s: %s\n", such, g->why);
         break;
     case FATE_REFUSED:
-        text_add(t, "refused: %s\n", g->why);
+        text_add(t, "refused%s: %s\n", such, g->why);
         break;
     }
 }
@@ -120,18 +141,19 @@ static void groups_print(const struct search *x, const struct candidate *const *
     int64_t n = 0, k;
     for (int64_t i = 0; i < x->count; i++) {
         const struct candidate *c = x->at[i];
-        const char *why = c->why ? c->why : "";
+        const char *why = c->why ? c->why : "", *cause = cause_of(t->arena, why);
         bool speed = c->fate <= FATE_SLOWER, is = false;
         double value = speed ? slower(x, c) : (double)c->need / GIB;
         for (k = 0; k < nshown; k++)
             is |= shown[k] == c;
         for (k = 0; k < n; k++)
-            if (group[k].fate == c->fate && !strcmp(group[k].why, why))
+            if (group[k].fate == c->fate && !strcmp(group[k].cause, cause))
                 break;
         if (is)
             continue;
         if (k == n)
-            group[n++] = (struct group){c->fate, why, 0, value, value};
+            group[n++] = (struct group){c->fate, cause, why, false, 0, value, value};
+        group[k].several |= strcmp(group[k].why, why) != 0;
         group[k].count++;
         group[k].low = MIN(group[k].low, value);
         group[k].high = MAX(group[k].high, value);

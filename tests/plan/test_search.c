@@ -154,6 +154,39 @@ static void every_candidate_is_accounted_for(void **state)
     arena_free(&a);
 }
 
+/* However many layouts do not divide something: a line a cause, with how many and one
+ * of them. */
+static void reasons_are_told_by_cause(void **state)
+{
+    (void)state;
+    struct arena a = arena_make("test");
+    char *folder = check_folder(&a), **line;
+    struct recipe r;
+    struct text t = text_make(&a);
+    struct search x;
+    recipe_small(&a, folder, 60e6, "parallel.ranks=64;batch.rows=64", &r);
+    assert_ok(search_run(&x, &a, &r, &(struct outlook_options){.rank = -1}));
+    search_print(&x, &t);
+    int64_t refused = 0, told = 0;
+    int causes = 0, several = 0, heads = 0;
+    for (int64_t i = 0; i < x.count; i++)
+        refused += x.at[i]->fate == FATE_REFUSED;
+    int lines = text_split(&a, t.at, "\n", &line);
+    for (int i = 0; i < lines; i++) {
+        char *why = strstr(line[i], " refused");
+        if (!why)
+            continue;
+        causes++;
+        told += strtoll(line[i], NULL, 10);
+        several += text_starts(why, " refused, such as: ");
+        heads += strstr(why, "query heads") != NULL;
+    }
+    assert_true(refused > 8 && told == refused);
+    assert_true(several > 0 && causes < 8 && heads <= 1);
+    assert_ok(folder_remove(folder));
+    arena_free(&a);
+}
+
 /* The rows that are shown are planned whole, and the winner is the first of them. */
 static void what_is_shown_is_exact(void **state)
 {
@@ -265,6 +298,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(candidates_are_what_they_say),
         cmocka_unit_test(every_candidate_is_accounted_for),
+        cmocka_unit_test(reasons_are_told_by_cause),
         cmocka_unit_test(what_is_shown_is_exact),
         cmocka_unit_test(a_small_model_on_many_ranks),
         cmocka_unit_test(a_search_as_json),
