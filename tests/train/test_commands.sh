@@ -203,6 +203,32 @@ expected 3 "parity: nothing supervised" $? "$out" "no token is supervised"
 [ $? -eq 2 ] || tiny_fail "plan --rank: exit code"
 holds "$out" "there is no rank 99999999999 of 1 rank,"
 
+# ---- plan: --ranks is parallel.ranks, and --world is --ranks ----
+
+works plan "$tiny/recipe.yaml" parallel.ranks=4 batch.rows=4 parallel.tp=2
+there() { sed -E "s/ of [0-9.]+ [MG]iB//" "$1"; }       # but not what memory this machine has now
+there "$out" >"$tiny/four"
+holds "$tiny/four" "mesh of 4 ranks"
+for ranks in "--ranks 4" "--world 4" "--ranks 4 --rank 0" "--ranks 2"; do
+    # shellcheck disable=SC2086
+    works plan "$tiny/recipe.yaml" $ranks batch.rows=4 parallel.tp=2
+    case $ranks in
+    "--ranks 2") cmp -s <(there "$out") "$tiny/four" && tiny_fail "plan $ranks is that of 4 ranks" ;;
+    *--rank\ *) holds "$out" "rank 0" "plan $ranks" ;;
+    *) cmp <(there "$out") "$tiny/four" || tiny_fail "plan $ranks is another than parallel.ranks=4" ;;
+    esac
+done
+works plan "$tiny/recipe.yaml" --ranks 4 batch.rows=4 --search
+holds "$out" "layouts of 4 ranks"
+"$vlmoe" plan "$tiny/recipe.yaml" --ranks 4 --world 4 batch.rows=4 >"$out" 2>&1
+expected 2 "plan: --ranks and --world" $? "$out" "are one setting (parallel.ranks)"
+"$vlmoe" plan "$tiny/recipe.yaml" --ranks 3 batch.rows=3 parallel.tp=2 >"$out" 2>&1
+expected 2 "plan: ranks that do not divide" $? "$out" "parallel.ranks (--ranks N)"
+for bad in -1 many 1e99; do
+    "$vlmoe" plan "$tiny/recipe.yaml" --ranks $bad >"$out" 2>&1
+    expected 2 "plan --ranks $bad" $? "$out" "parallel.ranks"
+done
+
 # ---- convert: a state gives the exported bytes; there and back ----
 
 works convert "$run/checkpoints/step-4" "$tiny/from_state"
