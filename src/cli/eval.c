@@ -1,8 +1,11 @@
 /* eval.c - vlmoe eval: held-out loss of a model, and some of its answers. */
 #include "cli/cli.h"
 
+#include "train/crew.h"
+#include "train/data.h"
 #include "train/evaluate.h"
 #include "train/generate.h"
+#include "train/layout.h"
 
 #include <inttypes.h>
 

@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include "base/log.h"
+#include "train/data.h"
 #include "train/generate.h"
 
 /* What the user says: the images in their order where the prompt has "<image>", else

@@ -7,6 +7,7 @@
 #include "outlook/search.h"
 
 #include "plan/stage.h"
+#include "train/layout.h"
 
 const char *const recompute_name[RECOMPUTES] = {"none", "cheap", "all"};
 

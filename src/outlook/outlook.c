@@ -2,6 +2,8 @@
 #include "outlook/outlook.h"
 
 #include "recipe/hardware.h"
+#include "train/data.h"
+#include "train/layout.h"
 #include "train/saver.h"
 
 /* ---- what a typical batch is, as the recipe says (plan.sample, plan.image) ---- */

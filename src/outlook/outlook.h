@@ -4,6 +4,7 @@
 #define OUTLOOK_OUTLOOK_H
 
 #include "plan/cost.h"
+#include "train/crew.h"
 #include "train/session.h"
 
 #include <signal.h>

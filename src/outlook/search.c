@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "checkpoint/hf.h"
 #include "recipe/hardware.h"
+#include "train/layout.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -5,6 +5,7 @@
 
 #include "run/run.h"
 #include "train/choices.h"
+#include "train/data.h"
 #include "train/saver.h"
 #include "train/weights.h"
 

@@ -7,6 +7,7 @@
 #include "data/rows/encode.h"
 #include "data/source/shard.h"
 #include "train/choices.h"
+#include "train/data.h"
 #include "train/image_shape.h"
 
 #include <ctype.h>

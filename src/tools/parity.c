@@ -2,6 +2,7 @@
 #include "tools/parity.h"
 
 #include "checkpoint/hf.h"
+#include "train/crew.h"
 #include "train/session.h"
 
 #include <inttypes.h>

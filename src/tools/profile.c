@@ -4,6 +4,8 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "train/data.h"
+#include "train/layout.h"
 #include "train/trainer.h"
 
 #include <stdlib.h>

@@ -3,6 +3,7 @@
 #include "train/evaluate.h"
 
 #include "base/stop.h"
+#include "train/crew.h"
 #include "train/left_out.h"
 
 #include <math.h>

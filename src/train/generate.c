@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/text.h"
 #include "data/rows/encode.h"
+#include "train/crew.h"
 #include "train/left_out.h"
 
 #include <inttypes.h>

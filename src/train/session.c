@@ -1,15 +1,12 @@
-/* session.c - builds what a command needs from a recipe, in three steps. */
+/* session.c - opens what a command needs from a recipe: model, plan, machine. */
 #include "train/session.h"
 
 #include "base/log.h"
 #include "train/choices.h"
-#include "train/image_shape.h"
-#include "train/template.h"
+#include "train/crew.h"
 #include "train/weights.h"
 
 #include <inttypes.h>
-#include <unistd.h>
-#include <xxhash.h>
 
 /* `automatic`: what auto is here. */
 static enum dtype compute_of(enum precision_compute c, enum dtype automatic)
@@ -22,92 +19,12 @@ static enum dtype compute_of(enum precision_compute c, enum dtype automatic)
     BUG("precision_compute %d", (int)c);
 }
 
-static const char *or_null(const char *text)
-{
-    return *text ? text : NULL;
-}
-
 bool session_leads(const struct session *s)
 {
     return !s->rank || s->rank->rank == 0;
 }
 
-/* ---- layout ---- */
-
-int session_ranks(const struct recipe *r)
-{
-    enum { MOST = 1 << 24 };            /* more is refused by the mesh */
-    const int64_t ways[] = {r->parallel_pp, MAX(r->parallel_dp, 1), r->parallel_cp,
-                            r->parallel_tp};
-    int64_t ranks = r->parallel_ranks ? r->parallel_ranks : 1;
-    for (int i = 0; i < COUNT(ways) && !r->parallel_ranks; i++)
-        ranks = MIN(ranks * ways[i], MOST + 1);
-    return (int)ranks;
-}
-
-static bool layout_make(const struct recipe *r, const struct mesh_limits *limits,
-                        struct mesh *out)
-{
-    const struct layout l = {
-        .world = session_ranks(r), .pp = (int)r->parallel_pp, .dp = (int)r->parallel_dp,
-        .cp = (int)r->parallel_cp, .tp = (int)r->parallel_tp, .ep = (int)r->parallel_ep,
-        .etp = (int)r->parallel_etp, .replicate = (int)r->parallel_replicate,
-    };
-    if (!mesh_make(&l, limits, out))
-        return fail_more("parallel.ranks (--ranks N) says how many ranks there are") ||
-               fail_in("recipe: parallel");
-    int dp = out->layout.dp;
-    int64_t rows = r->batch_rows;
-    if (rows % dp)
-        return fail("recipe: batch.rows %" PRId64 " does not divide over %d "
-                    "data-parallel rank(s); nearest is %" PRId64, rows, dp,
-                    MAX((rows + dp / 2) / dp, 1) * dp);
-    int stage = out->layout.world / out->layout.pp;
-    return !limits->features || !balances(r->vision_balance) ||
-           stage <= MAX_MEMBERS ||
-           fail("recipe: vision.balance images: %d rank(s) of a stage would exchange "
-                "rows, at most %d can; set it to none", stage, MAX_MEMBERS);
-}
-
-/* What is about experts means nothing to a model that has none. */
-static bool experts_there(const struct recipe *r, const struct model_config *c)
-{
-    struct arena a = arena_make("experts");
-    const struct recipe_field *f;
-    bool there = false;
-    for (int l = 0; l < c->decoder.layers; l++)
-        there |= c->decoder.moe[l];
-    int n = there ? 0 : recipe_fields(&f);
-    bool ok = !r->moe_overlap_shared || c->decoder.shared_hidden > 0 ||
-              fail("recipe: moe.overlap_shared = true, but the model has no shared "
-                   "expert");
-    for (int i = 0; i < n && ok; i++) {
-        bool about = !strcmp(f[i].section, "moe") || !strcmp(f[i].key, "ep") ||
-                     !strcmp(f[i].key, "etp");
-        char *key = arena_text(&a, "%s.%s", f[i].section, f[i].key);
-        if (about && recipe_changed(r, &a, key))
-            ok = fail("recipe: %s = %s, but the model has no experts", key,
-                      recipe_get(r, &a, key));
-    }
-    arena_free(&a);
-    return ok;
-}
-
-bool session_layout(const struct recipe *r, struct mesh *out)
-{
-    struct arena a = arena_make("layout");
-    struct model_config config;
-    bool ok = hf_config_read(&a, r->model_path, &config);
-    if (ok) {
-        struct capacity capacity = capacity_of(r, &config);
-        struct mesh_limits limits = limits_of(&config, &capacity);
-        limits.chunks = (int)r->parallel_chunks;
-        ok = (experts_there(r, &config) && layout_make(r, &limits, out)) ||
-             fail_kind(FAULT_USAGE);
-    }
-    arena_free(&a);
-    return ok;
-}
+/* ---- plan ---- */
 
 static struct sharding sharding_of(const struct recipe *r)
 {
@@ -276,150 +193,6 @@ bool session_grow_images(struct session *s)
     REQUIRE(s->model.encodes < s->model.capacity.patches);
     s->image_room *= 2;
     return plan_again(s);
-}
-
-/* ---- data ---- */
-
-static bool sources_open(struct session *s, struct mix_part *part)
-{
-    const struct recipe *r = s->recipe;
-    uint64_t hash[MAX_SOURCES];
-    for (int i = 0; i < r->nsource; i++) {
-        const struct recipe_source *x = &r->source[i];
-        const struct source_options o = {
-            .path = x->path,
-            .format = recipe_word("data.sources.N.format", (int)x->format),
-            .images = or_null(x->images),
-            .prompt = or_null(x->prompt), .match = or_null(x->match), .limit = x->limit,
-            .ignore = or_null(x->ignore),
-        };
-        if (!source_open(&s->arena, &o, &s->source[i]))
-            return false;
-        s->nsource++;
-        hash[i] = source_hash(s->source[i]);
-        part[i] =
-            (struct mix_part){s->source[i], x->weight, *x->name ? x->name : x->path};
-        log_info("data", "%s: %" PRId64 " sample(s) (%s)", part[i].name,
-                 source_count(s->source[i]), source_format(s->source[i]));
-    }
-    s->data_hash = XXH3_64bits(hash, sizeof *hash * (size_t)r->nsource);
-    return true;
-}
-
-static bool shape_read(struct session *s, struct image_shape *shape)
-{
-    const struct recipe *r = s->recipe;
-    const struct vision_config *v = &s->model.config.vision;
-    const struct image_limits_given given = {r->data_min_pixels, r->data_max_pixels};
-    const char *from;
-    if (!image_shape_read(&s->arena, r->model_path, v, given, shape, &from))
-        return false;
-    shape->rule = resize_of(r->data_resize_rule);
-    int cell = v->patch * v->merge;
-    log_info("data", "images are resized to %" PRId64 " to %" PRId64 " pixel(s) (%s), "
-             "about %" PRId64 " to %" PRId64 " token(s) (sides are whole multiples of "
-             "%d); a row holds %" PRId64 " token(s) and %" PRId64 " patch(es)",
-             shape->min_pixels, shape->max_pixels, from,
-             shape->min_pixels / cell / cell, shape->max_pixels / cell / cell, cell,
-             s->model.capacity.tokens, s->model.capacity.patches);
-    return true;
-}
-
-static bool tokenizer_fits(const struct session *s)
-{
-    const struct model_config *c = &s->model.config;
-    const char *path = s->recipe->model_path;
-    if (tokenizer_size(s->tokenizer) > c->decoder.vocabulary)
-        return fail(
-            "tokenizer: %s/tokenizer.json has ids up to %d, the model's vocabulary "
-            "holds %d",
-            path, tokenizer_size(s->tokenizer) - 1, c->decoder.vocabulary);
-    if (s->chat.image_pad != c->image_token)
-        return fail(
-            "tokenizer: <|image_pad|> is id %d in %s/tokenizer.json, image_token_id "
-            "in its config.json is %d",
-            s->chat.image_pad, path, c->image_token);
-    return true;
-}
-
-struct loader_options session_rows_ahead(const struct session *s)
-{
-    const struct recipe *r = s->recipe;
-    return (struct loader_options){
-        .shape = row_shape_of(&s->model.capacity, &s->model.config),
-        .window = (int)r->data_window, .workers = (int)r->data_workers,
-        .ahead = (int)r->data_ahead, .hold = (int)r->batch_rows,
-    };
-}
-
-/* Of config, tokenizer and processor as they are on disk; weights are the state's. */
-static bool model_hash_make(struct session *s)
-{
-    static const char *const name[] = {"config.json", "tokenizer.json",
-                                       "preprocessor_config.json",
-                                       "processor_config.json"};
-    uint64_t hash[COUNT(name)] = {0};
-    for (int i = 0; i < COUNT(name); i++) {
-        struct bytes file;
-        const char *path = path_join(&s->arena, s->recipe->model_path, name[i]);
-        if (!file_exists(path))
-            continue;
-        if (!file_map(path, &file))
-            return false;
-        hash[i] = XXH3_64bits(file.at, (size_t)file.size);
-        file_unmap(&file);
-    }
-    s->model_hash = XXH3_64bits(hash, sizeof hash);
-    return true;
-}
-
-static bool text_open(struct session *s)
-{
-    const struct recipe *r = s->recipe;
-    struct image_shape shape;
-    char *path = path_join(&s->arena, r->model_path, "tokenizer.json");
-    if (!tokenizer_open(&s->arena, path, &s->tokenizer) ||
-        !chat_make(s->tokenizer, &s->chat) || !tokenizer_fits(s) ||
-        !template_check(&s->arena, r->model_path, template_of(r->model_template)) ||
-        !shape_read(s, &shape) || !model_hash_make(s))
-        return false;
-    s->chat.special = special_of(r->data_special);
-    const struct loader_options rows = session_rows_ahead(s);
-    s->loader = (struct loader_options){
-        .chat = &s->chat,
-        .shape = rows.shape, .image = shape,
-        .limits = {r->data_pixel_limit, r->data_decode_bytes, (int)r->data_scan_limit},
-        .rules = {exif_of(r->data_exif), alpha_of(r->data_alpha)},
-        .too_long = long_of(r->data_too_long),
-        .bad = bad_of(r->data_bad),
-        .bad_limit = (int)r->data_bad_limit, .window = rows.window,
-        .workers = rows.workers, .ahead = rows.ahead, .hold = rows.hold,
-    };
-    return true;
-}
-
-bool session_text(struct session *s)
-{
-    return text_open(s) || fail_kind(FAULT_DATA);
-}
-
-static bool mixes_make(struct session *s)
-{
-    const struct recipe *r = s->recipe;
-    struct mix_part part[MAX_SOURCES];
-    int hold_out = (int)r->data_hold_out;
-    if (!sources_open(s, part) ||
-        !mix_make(&s->arena, part, s->nsource, (uint64_t)r->run_seed, r->data_shuffle,
-                  hold_out, false, &s->mix))
-        return false;
-    s->loader.mix = s->mix;
-    return !hold_out || mix_make(&s->arena, part, s->nsource, (uint64_t)r->run_seed,
-                                 false, hold_out, true, &s->held);
-}
-
-bool session_data(struct session *s)
-{
-    return session_text(s) && (mixes_make(s) || fail_kind(FAULT_DATA));
 }
 
 /* ---- machine ---- */

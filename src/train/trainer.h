@@ -4,6 +4,7 @@
 #define TRAIN_TRAINER_H
 
 #include "train/balance.h"
+#include "train/crew.h"
 #include "measure/metrics.h"
 #include "train/saver.h"
 

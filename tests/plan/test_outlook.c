@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "recipe/hardware.h"
 #include "outlook/outlook.h"
+#include "train/data.h"
 #include "train/saver.h"
 
 #include <math.h>

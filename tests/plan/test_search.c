@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "recipe/hardware.h"
 #include "outlook/search.h"
+#include "train/layout.h"
 
 #include <jansson.h>
 #include <math.h>

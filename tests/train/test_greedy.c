@@ -5,6 +5,8 @@
 
 #include "data/rows/encode.h"
 #include "tests/model/mini.h"
+#include "train/crew.h"
+#include "train/data.h"
 #include "train/generate.h"
 
 enum { SAMPLES = 5, MOST = 70 };

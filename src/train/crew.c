@@ -1,6 +1,6 @@
-/* session_rows.c - rows that all ranks of a session run together: their loss, their
+/* crew.c - rows that all ranks of a session run together: their loss, their
  * best words, and whether these are numbers. */
-#include "train/session.h"
+#include "train/crew.h"
 
 #include <inttypes.h>
 #include <math.h>
