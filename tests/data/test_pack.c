@@ -413,6 +413,24 @@ static void rows_fill_to_the_last_place(void **state)
         }
 }
 
+/* A row longer than the window's samples takes unchosen ones until those that wait could
+ * fill the rest of it twice over: 3 of 7 taken, 4 of 20 tokens for 40 places. */
+static void unchosen_until_twice_the_rest_waits(void **state)
+{
+    (void)state;
+    struct arena a = arena_make("test");
+    const struct row_shape s = {100, 0, 9, 0, .merge = 2};
+    struct packer *p = packer_make(&a, &s, 4);
+    int64_t ticket[9];
+    int offered = 0;
+    while (packer_offer(p, offered, 20, 0, 0))
+        offered++;
+    assert_int_equal(offered, 7);
+    assert_int_equal(packer_take(p, false, ticket, 9), 5);
+    assert_int_equal(packer_waiting(p), 2);
+    arena_free(&a);
+}
+
 /* Rows much longer than the window still fill up, also when patches are scarce. */
 static void long_rows_fill_beyond_the_window(void **state)
 {
@@ -445,6 +463,7 @@ int main(void)
         cmocka_unit_test(packer_makes_progress_on_any_sizes),
         cmocka_unit_test(packer_keeps_every_capacity),
         cmocka_unit_test(rows_fill_to_the_last_place),
+        cmocka_unit_test(unchosen_until_twice_the_rest_waits),
         cmocka_unit_test(long_rows_fill_beyond_the_window),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

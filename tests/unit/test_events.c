@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 #include "measure/events.h"
+#include "measure/metrics.h"
 
 #include <math.h>
 #include <time.h>
@@ -219,10 +220,48 @@ static void test_file(void **state)
     arena_free(&a);
 }
 
+/* What a step of two ranks, a quarter of a second long, says of itself. */
+static void test_step(void **state)
+{
+    (void)state;
+    struct arena a = arena_make("test");
+    char *folder = check_folder(&a);
+    struct recipe r;
+    struct metrics_log *l;
+    const struct metrics m = {
+        .step = 3, .loss = 1.25, .aux_loss = 0.5, .z_loss = 0.125, .grad_norm = 3,
+        .lr = 0.25, .step_ms = 250, .data_wait_ms = 2.5, .model_flops = 4e12,
+        .ledger = {.slots = 1000, .supervised = 300, .context = 200, .image = 450,
+                   .padding = 50, .images = 7},
+        .expert_load_max_over_mean = 1.5, .vision_load_max_over_mean = 1.125};
+    const struct { const char *tag; float want; } scalar[] = {
+        {"loss/train", 1.25f}, {"loss/aux", 0.5f}, {"loss/z", 0.125f},
+        {"optim/grad_norm", 3}, {"optim/lr", 0.25f}, {"data/useful_share", 0.95f},
+        {"speed/useful_tokens_per_s_per_gpu", 950 * 4 / 2},
+        {"speed/supervised_tokens_per_s_per_gpu", 300 * 4 / 2},
+        {"speed/images_per_s_per_gpu", 7 * 4 / 2},
+        {"speed/model_tflops_per_gpu", 4 * 4 / 2}, {"speed/step_ms", 250},
+        {"speed/data_wait_ms", 2.5f}, {"experts/load_max_over_mean", 1.5f},
+        {"vision/load_max_over_mean", 1.125f}, {"loss/eval", 2.5f},
+    };
+    recipe_default(&a, &r);
+    assert_ok(metrics_open(&a, folder, &r, 0, 2, &l));
+    assert_ok(metrics_add(l, &m));
+    assert_ok(metrics_evaluated(l, 2.5));
+    metrics_close(l);
+    struct view v = file_begin(&a, path_join(&a, folder, "events"), 0, 0), event;
+    for (int i = 0; i < COUNT(scalar); i++)
+        check_scalar(&v, 3, scalar[i].tag, scalar[i].want);
+    assert_false(frame_next(&v, &event));
+    assert_ok(folder_remove(folder));
+    arena_free(&a);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_crc32c), cmocka_unit_test(test_file),
+        cmocka_unit_test(test_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
