@@ -388,6 +388,43 @@ static void too_long_texts(void **state)
     data_close(&d);
 }
 
+/* The marker behind an image belongs to it: where only that lies behind the row's end,
+ * the image would be cut. */
+static void the_end_of_an_image_is_not_cut(void **state)
+{
+    (void)state;
+    struct data d = data_write(1);
+    struct text t = text_make(&d.arena);
+    const char *image = path_of(&d, 0, "png");
+    text_add(&t, "{\"messages\":[{\"role\":\"user\",\"content\":\"Hm?\"},{\"role\":"
+             "\"assistant\",\"content\":\"1.2.\"},{\"role\":\"user\",\"content\":[{"
+             "\"type\":\"image\",\"image\":\"%s\"}]},{\"role\":\"assistant\","
+             "\"content\":\"3.4.\"}]}\n", image);
+    file_write(path_of(&d, 0, "jsonl"), t.at, (size_t)t.size);
+    data_open(&d);
+    struct source_options from = {.path = path_of(&d, 0, "jsonl"), .format = "openai"};
+    struct source *source;
+    struct sample s;
+    struct encoded e;
+    assert_ok(source_open(&d.arena, &from, &source));
+    assert_ok(source_read(source, 0, &d.arena, &s));
+    struct loader_options o = d.options;
+    o.shape.tokens = 4096;
+    assert_ok(loader_encode(&o, &s, &d.arena, &e));
+    int end = 0;
+    while (e.input[end] != o.chat->vision_end)
+        end++;
+    o.too_long = LONG_CUT;
+    for (int tokens = end; tokens <= end + 1; tokens++) {
+        o.shape.tokens = tokens;
+        assert_int_equal(sample_encode(&o, &s, &d.arena, &d.arena, &e),
+                         tokens > end ? CAUSE_NONE : CAUSE_TOO_LONG);
+        assert_true(e.cut == (tokens > end));
+    }
+    source_close(source);
+    data_close(&d);
+}
+
 /* Far more text than a row holds is refused before it is tokenized. */
 static void far_too_long_texts(void **state)
 {
@@ -612,6 +649,7 @@ int main(void)
         cmocka_unit_test(one_good_sample_is_enough),
         cmocka_unit_test(too_long_samples),
         cmocka_unit_test(too_long_texts),
+        cmocka_unit_test(the_end_of_an_image_is_not_cut),
         cmocka_unit_test(far_too_long_texts),
         cmocka_unit_test(samples_without_loss),
         cmocka_unit_test(closing_early_neither_hangs_nor_leaks),

@@ -413,8 +413,8 @@ static void rows_fill_to_the_last_place(void **state)
         }
 }
 
-/* A row longer than the window's samples takes unchosen ones until those that wait could
- * fill the rest of it twice over: 3 of 7 taken, 4 of 20 tokens for 40 places. */
+/* A row longer than the window's samples takes unchosen ones until those that wait
+ * could fill the rest of it twice over: 3 of 7 taken, 4 of 20 tokens for 40 places. */
 static void unchosen_until_twice_the_rest_waits(void **state)
 {
     (void)state;

@@ -101,6 +101,18 @@ static void loss_follows_its_law(void **state)
     head_check(&words, true);
 }
 
+/* Rows without a target in more than one block of rows: there is nothing to add. */
+static void rows_without_target_fade(void **state)
+{
+    (void)state;
+    struct head_case h = head_make(70, 900, 5, 0);
+    double *zero = NEW(&memory, double, h.z.T * h.z.D);
+    assert_gradient(h.dx, zero, 1e-6,
+                    cpu->head_loss_back(&stream, h.x, h.w, h.target, h.scale, h.lse,
+                                        h.dloss, h.work, beta, h.dx, 0, h.dw));
+    assert_near(h.dw, zero, 1e-6);
+}
+
 /* Chunks meet: the gradient of many rows is the sum of the gradients of few. */
 static void chunks_meet(void **state)
 {
@@ -271,6 +283,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loss_follows_its_law),
+        cmocka_unit_test(rows_without_target_fade),
         cmocka_unit_test(chunks_meet),
         cmocka_unit_test(shares_make_the_whole),
         cmocka_unit_test(the_sum_follows_its_law),

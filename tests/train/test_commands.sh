@@ -110,6 +110,13 @@ equal "16-bit reduced, lines" "$(grep -c '16-bit reduced' "$tiny/error")" 1
 works plan "$tiny/recipe.yaml"
 holds "$out" "fits: "
 equal "plan and run: bytes" "$(number 'allocated: .*[(]')" "$(last peak_bytes)"
+works plan "$tiny/recipe.yaml" --ranks 2 parallel.pp=2
+holds "$out" "fits: rank 1 needs most"
+bytes=$(number 'allocated: .*[(]')
+train_well pp2 --ranks 2 parallel.pp=2 train.steps=1 checkpoint.export=false
+equal "plan and run of two ranks: bytes" "$bytes" \
+    "$(metric "$tiny/runs/pp2/metrics.jsonl" peak_bytes)"
+works plan "$tiny/recipe.yaml"
 parameters=$(number '^all')
 header=$(od -An -tu8 -N8 "$model/model.safetensors" | tr -d ' ')
 equal "parameters" "$(wc -c <"$model/model.safetensors")" $((8 + header + 4 * parameters))
@@ -134,6 +141,9 @@ true_that "one row has the same loss" "($packed - $(number '^loss'))^2 < ($packe
 # ---- generate: the run's own samples ----
 
 sample() { sed -nE "1s/.*\"$1\":\"([^\"]*)\".*/\1/p" "$run/samples/step-4.jsonl"; }
+ls "$tiny/data" | grep -v txt | LC_ALL=C sort | sed -n '0~5s|^|data/|p' >"$tiny/held"
+equal "run: samples that were held out" \
+    "$(sed -E 's/.*"name":"([^"]*)".*/\1/' "$run/samples/step-4.jsonl" | grep -oFf "$tiny/held" | wc -l)" 2
 works generate "$model" --image "$(sample name)" --prompt "What is this?" --tokens 8 \
     data.min_pixels=256 data.max_pixels=4096
 equal "generate and run" "$(cat "$out")" "$(sample model)"
@@ -284,6 +294,10 @@ works profile "$tiny/recipe.yaml" --steps 3 --warmup 1 --trace "$tiny/trace.json
 true_that "profile coverage" "$(number cover) >= 98 && $(number cover) <= 102"
 share=$(awk '/^[a-z]/ && $NF ~ /^[0-9.]+$/ && $(NF - 1) ~ /^[0-9.]+$/ { n += $NF } END { print n }' "$out")
 true_that "profile shares add up" "$share > 97 && $share < 103"
+# What a segment does not do takes no time: attention has no weights, patches want no gradient.
+[ "$(awk '$1 == "core_attn" { n += $4 > 0 && $5 > 0 && $6 == 0 }
+          $1 == "patch_embed" { n += $4 > 0 && $5 == 0 && $6 > 0 } END { print n }' "$out")" -eq 3 ] ||
+    tiny_fail "profile: passes of core_attn, patch_embed: $(cat "$out")"
 for part in "data wait" vision projector attention router experts head optimizer; do
     grep -q "^$part " "$out" || tiny_fail "profile: no row '$part'"
 done

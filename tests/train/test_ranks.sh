@@ -63,6 +63,10 @@ LAYOUTS
 train_well tight --ranks 2 train.steps=2 run.log=info parallel.ep=2 moe.capacity=0.5 \
     "${common[@]}"
 holds "$tiny/tight.log" "had no room for their rows; runs again with moe.capacity 1"
+train_well roomy --ranks 2 train.steps=2 parallel.ep=2 moe.capacity=1 "${common[@]}"
+near roomy tight "${figures[@]}" hardware_flops
+[ "$(metric "$tiny/runs/tight/metrics.jsonl" eval_loss | wc -l)" -eq 1 ] ||
+    tiny_fail "tight: no held-out loss after the last step, which eval.every=4 does not divide"
 
 # The router bias moves by all ranks' choices; answers are the same in any layout.
 train_well bias train.steps=4 moe.bias_rate=0.01 sample.every=4 sample.count=2 \

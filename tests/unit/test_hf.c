@@ -611,6 +611,38 @@ static void test_places(void **state)
     arena_free(&a);
 }
 
+/* f32 below and above the middle of two bf16, and in it, beside an even and an odd. */
+static const uint32_t between[4] = {0x3F807FFF, 0x3F808001, 0x3F808000, 0xBF818000};
+static const uint16_t rounded[4] = {0x3F80, 0x3F81, 0x3F80, 0xBF82};
+
+static bool get_between(void *arg, int64_t param, struct stretch part, float *to)
+{
+    (void)arg, (void)param;
+    for (int64_t i = part.from; i < part.to; i++)
+        memcpy(to + (i - part.from), &between[i % 4], sizeof *to);
+    return true;
+}
+
+static void test_bf16_is_the_nearest(void **state)
+{
+    (void)state;
+    struct arena a = arena_make("test");
+    char *from = source_make(&a), *to = check_folder(&a), *x = path_join(&a, to, "x");
+    struct hf_weights w = {.get = get_between, .param = params, .part = all,
+                           .count = PARAMS};
+    struct hf_folder f;
+    assert_ok(folder_remove(path_join(&a, from, "model.safetensors")));
+    assert_ok(save(x, from, &w, DTYPE_BF16, 1 << 20));
+    assert_ok(hf_open(&a, x, params, PARAMS, &f));
+    const struct disk_tensor *t = hf_find(&f, params[TABLE].name);
+    for (int64_t i = 0; i < t->count; i++)
+        assert_memory_equal((const char *)t->data + 2 * i, &rounded[i % 4], 2);
+    hf_close(&f);
+    assert_ok(folder_remove(from));
+    assert_ok(folder_remove(to));
+    arena_free(&a);
+}
+
 /* A tied model's head would be stale after training, so it is not carried through; a
  * parameter that the old folder held as integers is written in a floating type. */
 static void test_what_is_not_carried(void **state)
@@ -841,6 +873,7 @@ int main(void)
         cmocka_unit_test(test_layouts),       cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_ranks),
         cmocka_unit_test(test_shards),        cmocka_unit_test(test_places),
+        cmocka_unit_test(test_bf16_is_the_nearest),
         cmocka_unit_test(test_what_is_not_carried), cmocka_unit_test(test_other_types),
         cmocka_unit_test(test_config_dtype), cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_failures),
